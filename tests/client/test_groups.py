@@ -92,6 +92,18 @@ async def test_an_empty_group_is_done_at_once(crew: Crew):
         assert await total.aresult(30) == 0
 
 
+async def test_results_come_in_the_order_of_the_calls_though_members_follow_each_other(crew: Crew):
+    @crew.app.task
+    async def each(numbers: Sequence[int], again: Sequence[int]) -> list[int]:
+        return [*numbers, *again]
+
+    two = crew.square.job(2)
+    sixteen = two.then(crew.square).then(crew.square)
+    handle = await crew.app.aenqueue(each.job(group([sixteen, two]).out, group([two, sixteen]).out))
+    async with crew.app.worker():
+        assert await handle.aresult(30) == [256, 4, 4, 256]
+
+
 async def test_a_job_runs_after_a_group_without_its_results(crew: Crew):
     squares = group((crew.failing.job(n) for n in (-1, 2)), "squares")
     handle = await crew.app.aenqueue(crew.note.using(after=squares, when="ended").job("over"))

@@ -19,7 +19,7 @@ from headrace.runtime.blocking import blocking
 from headrace.task.call import JobCall
 from headrace.task.codec.references import reference
 from headrace.task.job_checks import tenant_of
-from headrace.task.links import mark_of, stored_id
+from headrace.task.links import UNSTORED
 
 if TYPE_CHECKING:
     from headrace.client.produce import Producer
@@ -117,9 +117,10 @@ def _digest(calls: Iterable[JobCall[Any]]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for call in calls:
         payload = call.job.payload
-        for source in () if call.links is None else call.links.inputs:
-            if stored_id(source) is None:
-                payload = payload.replace(reference(mark_of(source)), _BLANK)
+        if call.links is not None:
+            for source, mark in zip(call.links.inputs, call.links.marks, strict=True):
+                if isinstance(source, UNSTORED):
+                    payload = payload.replace(reference(mark), _BLANK)
         for part in (call.job.task.encode(), payload):
             digest.update(len(part).to_bytes(8, "big") + part)
     return digest.digest()

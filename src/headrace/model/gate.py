@@ -67,7 +67,7 @@ class Needs(StrEnum):
     """A member is dead or cancelled. It is impossible when every member is done."""
 
 
-class Wait(msgspec.Struct, frozen=True):
+class Wait(msgspec.Struct, frozen=True, gc=False):
     """What a job waits for. Share one object between the jobs of a run, as with a Lane."""
 
     gate: UUID

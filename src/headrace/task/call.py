@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
+from headrace.model.gate import Needs
 from headrace.model.job import NewJob
 from headrace.task.codec import Signature
 
@@ -18,6 +20,23 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+class LinkMakers(NamedTuple):
+    """What `links.py` has for making calls that follow others."""
+
+    out: Callable[[JobCall[Any]], object]
+    after: Callable[[JobCall[Any], tuple[Any, ...], Needs], JobCall[Any]]
+    linked_call: Callable[..., JobCall[Any]]
+    call_after: Callable[..., JobCall[Any]]
+
+
+@functools.cache
+def link_makers() -> LinkMakers:
+    """A program whose jobs follow no others does without that module. An import statement costs a third of making a job."""
+    from headrace.task.links import Out, after, call_after, linked_call
+
+    return LinkMakers(Out, after, linked_call, call_after)
 
 
 class JobCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
@@ -35,9 +54,7 @@ class JobCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
     @property
     def out(self) -> R_co:
         """Stands for the result of this job as an argument of another one: `report.job(users.out, orders.out)`."""
-        from headrace.task.links import Out
-
-        return cast("R_co", Out(self))
+        return cast("R_co", link_makers().out(self))
 
     @overload
     def then(
@@ -60,9 +77,8 @@ class JobCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):
 
         `task` is a task, or `task.using(…).job`. The answer is the last job of the chain: enqueue it with `app.enqueue`.
         """
-        from headrace.task.links import call_after
-
-        return call_after(self.out, task, args, kwargs)
+        makers = link_makers()
+        return makers.call_after(makers.out(self), task, args, kwargs)
 
     def __await__(self) -> Generator[Any, None, R_co]:
         """`text = await ocr.job(page)` inside a task: run it as a child, and give the slot back until it has ended.

@@ -34,6 +34,7 @@ _PROCESS: Final = os.urandom(8)
 UNSTORED: Final = (JobCall, JobGroup)
 """Kinds of sources that are enqueued with the call."""
 _KINDS: Final = (*UNSTORED, Handle, Gathered)
+_MAKERS: Final = (Task, Bound)
 
 
 class Out:
@@ -41,7 +42,7 @@ class Out:
 
     __slots__ = ("source",)
     headrace_placeholder = True
-    """Read by the codec, which does not import this module."""
+    """Read by the codec (`is_placeholder`), which does not import this module."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -64,18 +65,17 @@ class Out:
 _USE: Final = "pass it as an argument of another job, whose task works with the value"
 
 
-class CallLinks:
+class CallLinks(msgspec.Struct, frozen=True, gc=False):
     """What a call follows."""
 
-    __slots__ = ("inputs", "needs", "sources")
-
-    def __init__(self, inputs: tuple[Source, ...], after: tuple[Source, ...], needs: Needs) -> None:
-        self.inputs = inputs
-        """Their results are arguments."""
-        self.sources = (*inputs, *after)
-        """All that it follows, and the inputs are the first of it."""
-        self.needs = needs
-        """What must be true of all of them."""
+    sources: tuple[Source, ...]
+    """All that it follows, and the inputs are the first of it."""
+    needs: Needs
+    """What must be true of all of them."""
+    inputs: tuple[Source, ...] = ()
+    """Their results are arguments."""
+    marks: tuple[bytes, ...] = ()
+    """What stands for each of them in the arguments."""
 
     @property
     def unstored(self) -> Source | None:
@@ -89,35 +89,39 @@ class CallLinks:
 # ── making calls ─────────────────────────────────────────────────────────────
 
 
-def call_after(out: Any, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobCall[Any]:
+def call_after(out: Any, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[Any]:
     """`task.job(out, *args, **kwargs)`, for what `then` takes."""
-    make: Any = cast("Any", task).job if isinstance(task, Task | Bound) else task
-    if not isinstance(getattr(make, "__self__", None), Task | Bound) or make.__name__ != "job":
+    maker: object = getattr(task, "__self__", task)
+    if not isinstance(maker, _MAKERS) or (maker is not task and task.__name__ != "job"):
         raise ConfigError(f"then takes a task, or task.using(…).job, not {task!r:.80}")
-    call: JobCall[Any] = make(out, *args, **kwargs)
+    call: JobCall[Any] = cast("Any", maker).job_after((out, *args), kwargs)
     return call
 
 
 def linked_call(
-    task: Task[..., Any], plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
+    task: Task[..., Any],
+    plan: EnqueueOptions,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    after: tuple[Source, ...] = (),
+    needs: Needs = Needs.DONE,
 ) -> JobCall[Any]:
-    """A call whose arguments hold placeholders, or that runs after other jobs."""
-    marks = _Marks()
+    """A call whose arguments hold placeholders, and that may run after further jobs."""
+    marks = Marks()
     keyed = plan.key is not None or task.options.unique is not None
     payload = task.codec.encode_linked(args, kwargs, marks, canonical=keyed)
-    _check_needs(task.name, marks, plan.needs)
-    if marks.sources and task.options.unique is not None and task.options.unique.key is None:
-        raise ConfigError(
-            f"{task.name} is unique by all its arguments, and results of other jobs are not known yet: give it "
-            "Unique(key=…), a function of the other arguments"
-        )
+    _check_needs(task.name, marks, needs)
     if keyed:
+        if marks.sources and task.options.unique is not None and task.options.unique.key is None:
+            raise ConfigError(
+                f"{task.name} is unique by all its arguments, and results of other jobs are not known yet: give it "
+                "Unique(key=…), a function of the other arguments"
+            )
         # The digest of a key is that of the arguments without marks and ids, which differ in every call.
         job = replace(task.make_job(plan, args, kwargs, marks.blank(payload)), payload=payload)
     else:
         job = task.make_job(plan, args, kwargs, payload)
-    links = CallLinks(tuple(marks.sources), plan.after, plan.needs)
-    return following(JobCall(job, task.codec, task.skips, task), links)
+    return following(JobCall(job, task.codec, task.skips, task), marks.links(after, needs))
 
 
 def linked_raw(
@@ -128,17 +132,16 @@ def linked_raw(
     codec: Signature,
 ) -> JobCall[Any]:
     """The same for a task that the app does not declare. `make` makes its job from encoded arguments."""
-    marks = _Marks()
+    marks = Marks()
     payload = msgspec.msgpack.Encoder(enc_hook=marks, order="deterministic").encode(
         (arguments["args"], arguments["kwargs"])
     )
     job = make(marks.blank(payload))
     _check_needs(job.task, marks, needs)
-    links = CallLinks(tuple(marks.sources), after, needs)
-    return following(JobCall(replace(job, payload=payload), codec), links)
+    return following(JobCall(replace(job, payload=payload), codec), marks.links(after, needs))
 
 
-def _check_needs(task: str, marks: _Marks, needs: Needs) -> None:
+def _check_needs(task: str, marks: Marks, needs: Needs) -> None:
     if marks.sources and needs is not Needs.DONE:
         raise ConfigError(
             f"{task}: its arguments are results of other jobs, which exist only when those are done: leave "
@@ -148,23 +151,30 @@ def _check_needs(task: str, marks: _Marks, needs: Needs) -> None:
 
 def after(call: JobCall[Any], sources: tuple[Source, ...], needs: Needs) -> JobCall[Any]:
     """The call of a job that runs after these, and has no results of others as arguments."""
-    return following(call, CallLinks((), sources, needs))
+    return following(call, CallLinks(sources, needs))
 
 
 def following(call: JobCall[Any], links: CallLinks) -> JobCall[Any]:
     """The call with these links. One that follows a single stored job or group only has none, and waits for its id by itself."""
     if links.unstored is None:
-        ids = {id for source in links.sources if (id := stored_id(source)) is not None}
+        ids = {source.id for source in links.sources if not isinstance(source, UNSTORED)}
         if len(ids) == 1:
-            return replace(call, job=with_inputs(waiting(call.job, Wait(ids.pop(), links.needs)), links))
+            [stored] = ids
+            job = waiting(call.job, Wait(stored, links.needs))
+            if links.inputs:
+                job = replace(job, options=with_inputs(job.options, ids))
+            return replace(call, job=job)
     return JobCall(call.job, call.codec, call.skips, call.task, links)
 
 
-class _Marks:
-    """Encodes placeholders, and remembers them."""
+class Marks:
+    """Encodes placeholders, and remembers what they stand for, and the bytes that stand for it."""
+
+    __slots__ = ("marks", "sources")
 
     def __init__(self) -> None:
         self.sources: list[Source] = []
+        self.marks: list[bytes] = []
 
     @property
     def count(self) -> int:
@@ -173,33 +183,33 @@ class _Marks:
     def __call__(self, value: Any) -> Any:
         if not isinstance(value, Out):
             return enc_hook(value)
-        self.sources.append(value.source)
-        return msgspec.msgpack.Ext(EXTENSION, mark_of(value.source))
+        source = value.source
+        mark = _mark_of(source)
+        self.sources.append(source)
+        self.marks.append(mark)
+        return msgspec.msgpack.Ext(EXTENSION, mark)
+
+    def links(self, after: tuple[Source, ...], needs: Needs) -> CallLinks:
+        """What a call follows whose arguments hold these, and that runs after others, too."""
+        inputs = tuple(self.sources)
+        return CallLinks((*inputs, *after), needs, inputs, tuple(self.marks))
 
     def blank(self, payload: bytes) -> bytes:
-        for source in self.sources:
-            payload = payload.replace(reference(mark_of(source)), reference(bytes(16)))
+        for mark in self.marks:
+            payload = payload.replace(reference(mark), reference(bytes(16)))
         return payload
 
 
-def mark_of(source: Source) -> bytes:
+def _mark_of(source: Source) -> bytes:
     """What stands for it in arguments: its id, or a mark that is unique for as long as the call exists."""
-    id_ = stored_id(source)
-    return _PROCESS + id(source).to_bytes(8, "big") if id_ is None else id_.bytes
+    if isinstance(source, UNSTORED):
+        return _PROCESS + id(source).to_bytes(8, "big")
+    return source.id.bytes
 
 
-def stored_id(source: Source) -> UUID | None:
-    """The id of a stored job or group. None: it is not stored yet."""
-    return source.id if isinstance(source, Handle | Gathered) else None
-
-
-def with_inputs(job: NewJob, links: CallLinks, ids: Iterable[UUID] | None = None) -> NewJob:
-    """The job with the ids of its inputs in its options, for the worker."""
-    inputs = [stored_id(source) for source in links.inputs] if ids is None else ids
-    known = tuple(dict.fromkeys(id for id in inputs if id is not None))
-    if not known:
-        return job
-    return replace(job, options=encode_options(replace(decode_options(job.options), inputs=known)))
+def with_inputs(options: bytes | None, inputs: Iterable[UUID]) -> bytes | None:
+    """The options of a job with the ids of its inputs, for the worker."""
+    return encode_options(replace(decode_options(options), inputs=tuple(inputs)))
 
 
 def waiting(job: NewJob, wait: Wait | None) -> NewJob:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 
 from headrace.errors import ConfigError
-from headrace.model.gate import Needs
 from headrace.model.job import Due
 from headrace.model.lane import Lane
 
@@ -28,10 +26,6 @@ class EnqueueOptions(msgspec.Struct, frozen=True):
     key_ttl: timedelta = timedelta(days=1)
     options: bytes | None = None
     tx: object | None = None
-    after: tuple[Any, ...] = ()
-    """What its jobs run after: calls, handles, groups."""
-    needs: Needs = Needs.DONE
-    """What must be true of those."""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from headrace.errors import BadArguments, ConfigError, PayloadTooLarge
 from headrace.model.gate import Needs, NewGate
 from headrace.model.job import JobId, Key, NewJob, parse_id
 from headrace.model.lane import Lane, check_tenant
-from headrace.task.call import JobCall
+from headrace.task.call import JobCall, link_makers
 from headrace.task.call_hints import CallHints
 from headrace.task.codec import JobOptions, Signature, decode_options, encode_options, marked
 from headrace.task.codec.hooks import HasPlaceholder
@@ -191,7 +191,7 @@ class Task(CallHints, Generic[P, R]):
         try:
             job = self.make_job(self._plan, args, kwargs)
         except HasPlaceholder:
-            return self._handle(self._home.put_call(self._alone(self._plan, args, kwargs, "enqueue"), None))
+            return self._bound.enqueue(*args, **kwargs)
         return self._handle(self._home.put(job, None))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
@@ -199,7 +199,7 @@ class Task(CallHints, Generic[P, R]):
         try:
             job = self.make_job(self._plan, args, kwargs)
         except HasPlaceholder:
-            return self._handle(await self._home.aput_call(self._alone(self._plan, args, kwargs, "aenqueue"), None))
+            return await self._bound.aenqueue(*args, **kwargs)
         return self._handle(await self._home.aput(job, None))
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
@@ -207,7 +207,15 @@ class Task(CallHints, Generic[P, R]):
         try:
             return JobCall(self.make_job(self._plan, args, kwargs), self.codec, self.skips, self)
         except HasPlaceholder:
-            return self._linked(self._plan, args, kwargs)
+            return self.job_after(args, kwargs)
+
+    def job_after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
+        """`job` for arguments that hold placeholders, as `then` has them. It does not try to encode them as values first."""
+        return link_makers().linked_call(self, self._plan, args, kwargs)
+
+    @property
+    def _bound(self) -> Bound[P, R]:
+        return Bound(self._home, self, self._plan, (), Needs.DONE)
 
     def handle(self, id: str | UUID) -> Handle[R]:
         """The handle of a job of this task whose id you kept."""
@@ -225,9 +233,7 @@ class Task(CallHints, Generic[P, R]):
         after, needs = given.pop("after", ()), needs_of(given)
         # Chains are made by calls with nothing but `after`.
         plan = self._plan_of(given) if given or self._plan.due is not None else self._plan
-        if after:
-            plan = structs.replace(plan, after=after, needs=needs)
-        return Bound(self._home, self, plan)
+        return Bound(self._home, self, plan, after, needs)
 
     def _plan_of(self, given: dict[str, Any]) -> EnqueueOptions:
         """The plan of these checked options, apart from what the jobs follow."""
@@ -255,27 +261,21 @@ class Task(CallHints, Generic[P, R]):
             tx=given.get("tx"),
         )
 
-    def make(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
-        """One job by these options, checked and encoded."""
+    def make(
+        self,
+        plan: EnqueueOptions,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        after: tuple[Any, ...] = (),
+        needs: Needs = Needs.DONE,
+    ) -> JobCall[R]:
+        """One job by these options, checked and encoded. `after`, `needs`: what it follows, and what must be true of that."""
         try:
             job = self.make_job(plan, args, kwargs)
         except HasPlaceholder:
-            return self._linked(plan, args, kwargs)
+            return link_makers().linked_call(self, plan, args, kwargs, after, needs)
         call: JobCall[R] = JobCall(job, self.codec, self.skips, self)
-        return _following()(call, plan.after, plan.needs) if plan.after else call
-
-    def _linked(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
-        from headrace.task.links import linked_call
-
-        return linked_call(self, plan, args, kwargs)
-
-    def _alone(self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any], verb: str) -> JobCall[R]:
-        """A job that is enqueued without others. What it follows has to be stored."""
-        from headrace.task.links import check_stored
-
-        call = self.make(plan, args, kwargs)
-        check_stored(call, verb)
-        return call
+        return link_makers().after(call, after, needs) if after else call
 
     def make_job(
         self, plan: EnqueueOptions, args: tuple[Any, ...], kwargs: dict[str, Any], payload: bytes | None = None
@@ -325,14 +325,6 @@ class Task(CallHints, Generic[P, R]):
             ) from error
 
 
-@functools.cache
-def _following() -> Callable[[JobCall[Any], tuple[Any, ...], Needs], JobCall[Any]]:
-    # An import statement costs a third of making a job, and a program whose jobs follow no others does without that module.
-    from headrace.task.links import after
-
-    return after
-
-
 class SyncTask(Task[P, R]):
     """A task made from a plain function."""
 
@@ -352,12 +344,17 @@ class AsyncTask(Task[P, R]):
 class Bound(CallHints, Generic[P, R]):
     """A task with options of its own, as `task.using(…)` returns it."""
 
-    __slots__ = ("_home", "_plan", "_task")
+    __slots__ = ("_after", "_home", "_needs", "_plan", "_task")
 
-    def __init__(self, home: Home, task: Task[P, R], plan: EnqueueOptions) -> None:
+    def __init__(
+        self, home: Home, task: Task[P, R], plan: EnqueueOptions, after: tuple[Any, ...], needs: Needs
+    ) -> None:
+        """`after`: what its jobs run after: calls, handles, groups. `needs`: what must be true of those."""
         self._home = home
         self._task = task
         self._plan = plan
+        self._after = after
+        self._needs = needs
 
     def in_code(self) -> tuple[str, str]:
         name, _ = self._task.in_code()
@@ -376,7 +373,7 @@ class Bound(CallHints, Generic[P, R]):
         return Handle(self._home, call.codec, put.id, created=put.created)
 
     def _call(self, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
-        call = self._task.make(self._plan, args, kwargs)
+        call = self._task.make(self._plan, args, kwargs, self._after, self._needs)
         if call.links is not None:
             from headrace.task.links import check_stored
 
@@ -385,8 +382,16 @@ class Bound(CallHints, Generic[P, R]):
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
         """A job to be enqueued with others: see `app.enqueue` and `app.enqueue_many`."""
+        self._check_no_tx()
+        return self._task.make(self._plan, args, kwargs, self._after, self._needs)
+
+    def job_after(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobCall[R]:
+        """See `Task.job_after`."""
+        self._check_no_tx()
+        return link_makers().linked_call(self._task, self._plan, args, kwargs, self._after, self._needs)
+
+    def _check_no_tx(self) -> None:
         if self._plan.tx is not None:
             raise ConfigError(
                 "tx belongs to the call that enqueues: app.enqueue(job, tx=…), app.enqueue_many(jobs, tx=…)"
             )
-        return self._task.make(self._plan, args, kwargs)

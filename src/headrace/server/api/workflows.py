@@ -159,7 +159,7 @@ def _source(call: Call, drawn: _Drawing, name: str, sources: Mapping[str, Source
     """The call or the group of this name. What it follows is in `sources` already."""
     if name in drawn.groups:
         place, group = drawn.groups[name]
-        members = [sources[member] for member in group.members]
+        members = [sources[member] for member in sorted(group.members, key=lambda member: drawn.jobs[member][0])]
         try:
             return JobGroup((member for member in members if isinstance(member, JobCall)), check_label(group.label))
         except ConfigError as error:

@@ -11,7 +11,13 @@ from headrace.errors import BadArguments
 
 
 class HasPlaceholder(BadArguments):
-    """The arguments hold `call.out`, the placeholder of a result, in a call that cannot wait for it."""
+    """The arguments hold `call.out`, the placeholder of a result, in a call that cannot wait for it.
+
+    `args[0]` is the placeholder. Most of these errors are caught, so the text is made only when it is read.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.args[0]!r} is not known yet: pass it to task.job(…) and enqueue that with app.enqueue(…)"
 
 
 class Model(Protocol):
@@ -39,6 +45,11 @@ def is_set(value: Any) -> TypeGuard[set[Any] | frozenset[Any]]:
 
 def class_of(value: object) -> type[object]:
     return type(value)
+
+
+def is_placeholder(cls: type[object]) -> bool:
+    """Whether this is the class of `call.out`, which this package does not import."""
+    return hasattr(cls, "headrace_placeholder")
 
 
 def _base_model() -> type[Any] | None:
@@ -83,8 +94,8 @@ def enc_hook(value: Any) -> Any:
     """A value that msgspec can store in place of one that it cannot."""
     # Each link of a chain comes here, and the checks below cost more than the rest of making it.
     cls = class_of(value)
-    if hasattr(cls, "headrace_placeholder"):
-        raise HasPlaceholder(f"{value!r} is not known yet: pass it to task.job(…) and enqueue that with app.enqueue(…)")
+    if is_placeholder(cls):
+        raise HasPlaceholder(value)
     if is_model(value):
         # In Python mode bytes, dates and decimals reach msgspec unchanged. Field names replace aliases if pydantic can
         # read them back.

@@ -6,7 +6,7 @@ are references, so that no value of a user is taken for one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -30,6 +30,11 @@ _decode_any = msgspec.msgpack.Decoder().decode
 def reference(id: bytes) -> bytes:
     """A reference as it is in MessagePack."""
     return _HEAD + id
+
+
+def references(ids: Iterable[UUID]) -> bytes:
+    """A list of references as it is in MessagePack."""
+    return _encode([msgspec.msgpack.Ext(EXTENSION, id.bytes) for id in ids])
 
 
 def shown(value: msgspec.msgpack.Ext) -> dict[str, str] | None:

@@ -9,7 +9,6 @@ costs less than checking values one by one.
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
 
@@ -17,7 +16,7 @@ import msgspec
 
 from headrace.errors import BadArguments, ConfigError, SerializationError, SerializerNotAllowed
 from headrace.task.codec import problems, redact, types
-from headrace.task.codec.hooks import HasPlaceholder, dec_hook, enc_hook
+from headrace.task.codec.hooks import HasPlaceholder, class_of, dec_hook, enc_hook, is_placeholder
 from headrace.task.codec.references import is_key
 from headrace.task.codec.result import MALFORMED, ResultCodec, encode, may_hold_non_finite
 
@@ -90,7 +89,7 @@ class Signature:
             signature = inspect.signature(function)
         except (ValueError, TypeError):
             raise ConfigError(f"{self.name}: a task needs a signature; wrap the builtin in a function") from None
-        hints = _hints(function, self.name)
+        hints = types.hints(function, self.name)
         self._positional: list[Parameter] = []
         self._by_name: dict[str, Parameter] = {}
         self._more_args: Parameter | None = None
@@ -134,10 +133,7 @@ class Signature:
 
     def encode(self, args: Args, kwargs: Mapping[str, Any], *, canonical: bool = False) -> bytes:
         """The arguments as bytes; raises BadArguments or SerializationError. `canonical`: equal for equal arguments."""
-        if kwargs or len(args) not in self._plain:
-            bound_args, bound_kwargs = self._bind(args, kwargs)
-        else:
-            bound_args, bound_kwargs = args, {}
+        bound_args, bound_kwargs = self._bound(args, kwargs)
         try:
             payload = (_encode_sorted if canonical else encode)((bound_args, bound_kwargs))
         except HasPlaceholder:
@@ -159,32 +155,42 @@ class Signature:
         self, args: Args, kwargs: Mapping[str, Any], marks: PlaceholderHook, *, canonical: bool = False
     ) -> bytes:
         """As `encode`, for arguments that may hold placeholders, which `marks` encodes. The worker checks those."""
-        bound_args, bound_kwargs = self._bind(args, kwargs)
+        bound_args, bound_kwargs = self._bound(args, kwargs)
+        known, exact = len(self._positional), self._exact
+        raw_args = list(bound_args)
+        for place, value in enumerate(bound_args):
+            kind = class_of(value)
+            if is_placeholder(kind):
+                raw_args[place] = marks(value)
+            elif place >= known or kind is not exact[place] or kind is float:
+                parameter = self._positional[place] if place < known else self._more_args
+                raw_args[place] = self._encode_one(parameter, f"args[{place}]", value, marks, canonical)
+            # Else the value is text or a number of exactly the declared type, and arrives unchanged.
+        for name, value in bound_kwargs.items():
+            parameter = self._by_name.get(name) or self._more_kwargs
+            bound_kwargs[name] = self._encode_one(parameter, f"kwargs[{name!r}]", value, marks, canonical)
+        try:
+            return (_encode_sorted if canonical else encode)((raw_args, bound_kwargs))
+        except Exception as error:  # noqa: BLE001 - as in `encode`
+            values = tuple(None if is_placeholder(class_of(value)) else value for value in bound_args)
+            self._refuse(values, {}, error)
+
+    def _encode_one(
+        self, parameter: Parameter | None, path: str, value: Any, marks: PlaceholderHook, canonical: bool
+    ) -> msgspec.Raw:
+        """One argument, which is checked here unless it holds placeholders."""
+        before = marks.count
         encoder = msgspec.msgpack.Encoder(enc_hook=marks, order="deterministic" if canonical else None)
-        known = len(self._positional)
-
-        def each(parameter: Parameter | None, path: str, value: Any) -> msgspec.Raw:
-            before = marks.count
-            try:
-                raw = msgspec.Raw(encoder.encode(value))
-            except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; the walk finds where
-                problem = problems.find(path, value, problems.unstorable)
-                raise problem or SerializationError(path, f"{type(error).__name__}: {error}") from None
-            if marks.count == before:
-                self._check_arrival(parameter, path, value, raw)
-            elif is_key(bytes(raw)):
-                raise SerializationError(path, "the result of another job is a key of a mapping: pass it as a value")
-            return raw
-
-        raw_args = [
-            each(self._positional[place] if place < known else self._more_args, f"args[{place}]", value)
-            for place, value in enumerate(bound_args)
-        ]
-        raw_kwargs = {
-            name: each(self._by_name.get(name) or self._more_kwargs, f"kwargs[{name!r}]", value)
-            for name, value in bound_kwargs.items()
-        }
-        return encoder.encode((raw_args, raw_kwargs))
+        try:
+            raw = msgspec.Raw(encoder.encode(value))
+        except Exception as error:  # noqa: BLE001 - a model's own code may raise anything; the walk finds where
+            problem = problems.find(path, value, problems.unstorable)
+            raise problem or SerializationError(path, f"{type(error).__name__}: {error}") from None
+        if marks.count == before:
+            self._check_arrival(parameter, path, value, raw)
+        elif is_key(bytes(raw)):
+            raise SerializationError(path, "the result of another job is a key of a mapping: pass it as a value")
+        return raw
 
     def _check_arrival(self, parameter: Parameter | None, path: str, value: Any, raw: msgspec.Raw) -> None:
         """One argument arrives as its parameter says, or an error."""
@@ -209,6 +215,10 @@ class Signature:
         for name, before in kwargs.items():
             if problem := problems.changed(f"kwargs[{name!r}]", before, by_name.get(name)):
                 raise problem
+
+    def _bound(self, args: Args, kwargs: Mapping[str, Any]) -> tuple[Args, Kwargs]:
+        """The same for any call. Most of them need no look at the names."""
+        return self._bind(args, kwargs) if kwargs or len(args) not in self._plain else (args, {})
 
     def _bind(self, args: Args, kwargs: Mapping[str, Any]) -> tuple[Args, Kwargs]:
         """The call normalised, or BadArguments."""
@@ -381,17 +391,3 @@ class Signature:
             return redact.hidden(self.decode(payload), hide, self._names)
         except BadArguments:
             return redact.secrets(payload, hide, self._names)
-
-
-def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise ConfigError(
-            f"{name}(): the annotation {error.name!r} cannot be resolved: headrace reads annotations at run time, "
-            "so import that name at module level and outside `if TYPE_CHECKING`"
-        ) from None
-    except TypeError as error:
-        if not hasattr(function, "__annotations__"):
-            return {}  # A callable object or a partial may have no annotations.
-        raise ConfigError(f"{name}(): its annotations cannot be read: {error}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -84,3 +84,18 @@ def _parts(info: object) -> Iterator[object]:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(".")
+
+
+def hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    """The annotations of a task's function, or a ConfigError."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ConfigError(
+            f"{name}(): the annotation {error.name!r} cannot be resolved: headrace reads annotations at run time, "
+            "so import that name at module level and outside `if TYPE_CHECKING`"
+        ) from None
+    except TypeError as error:
+        if not hasattr(function, "__annotations__"):
+            return {}  # A callable object or a partial may have no annotations.
+        raise ConfigError(f"{name}(): its annotations cannot be read: {error}") from None
