@@ -14,7 +14,7 @@ from headrace.client.client import Client
 from headrace.client.enqueue_hooks import Enqueueing
 from headrace.client.graph import AwaitedBy, GraphPlan, in_order, stored_before, with_tenant
 from headrace.errors import GroupOver, JobNotFound
-from headrace.model.gate import Followed, GateId, NewGate, Wait, is_gate
+from headrace.model.gate import GateId, NewGate, Predecessor, Wait, is_gate
 from headrace.model.job import Batch, BatchId, JobId, NewJob, job_id
 from headrace.runtime import faults
 from headrace.runtime.portal import portal
@@ -195,7 +195,7 @@ def with_tenants(jobs: Iterable[NewJob], tenants: Mapping[UUID, str], unfair: Co
     ]
 
 
-def _tenants(ids: Iterable[UUID], followed: Iterable[Followed | None]) -> dict[UUID, str]:
+def _tenants(ids: Iterable[UUID], followed: Iterable[Predecessor | None]) -> dict[UUID, str]:
     return {id: _tenant(one.tenant, one.options) for id, one in zip(ids, followed, strict=True) if one is not None}
 
 

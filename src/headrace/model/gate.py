@@ -146,7 +146,7 @@ class Links(msgspec.Struct, frozen=True):
     """The jobs that wait for it now."""
 
 
-class Followed(msgspec.Struct, frozen=True):
+class Predecessor(msgspec.Struct, frozen=True):
     """What a job takes over from a stored job or gate that it follows."""
 
     tenant: str = ""

@@ -56,7 +56,7 @@ from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
-from headrace.model.gate import Followed
+from headrace.model.gate import Predecessor
 from headrace.model.job import Batch, Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
@@ -336,11 +336,11 @@ class Transactional(Protocol):
         """
         ...
 
-    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]:
         """Jobs and gates by id, in the order asked, as this transaction sees them: with those that it has added. None: there is none."""
         ...
 
-    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]: ...
+    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]: ...
 
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued: ...
 

@@ -8,7 +8,7 @@ from typing import cast
 from uuid import UUID
 
 from headrace.client.remote import Remote
-from headrace.model.gate import Followed, GateId, is_gate
+from headrace.model.gate import GateId, Predecessor, is_gate
 from headrace.model.job import Batch, Job, JobId, JobState, NewJob, job_id
 from headrace.model.lease import Ask, Lease, Token
 from headrace.model.outcome import Settlement
@@ -96,29 +96,29 @@ class FrontStore(Remote):
         self._test_store = store
         self.committed: Callable[[Sequence[JobId]], None] | None = None
         """Called after a commit with the jobs that it stored."""
-        self._uncommitted: dict[UUID, Followed] = {}
+        self._uncommitted: dict[UUID, Predecessor] = {}
         """What was enqueued in transactions, for jobs of the same one that follow it."""
 
     @property
     def one_writer(self) -> bool:
         return False
 
-    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]:
         del tx
         return self._portal.run(lambda: self._followed(ids))
 
-    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]:
         del tx
         return await self._portal.answer_of(lambda: self._followed(ids))
 
-    async def _followed(self, ids: Sequence[UUID]) -> list[Followed | None]:
-        stored: dict[UUID, Followed] = {}
+    async def _followed(self, ids: Sequence[UUID]) -> list[Predecessor | None]:
+        stored: dict[UUID, Predecessor] = {}
         for job in await self._test_store.get([JobId(id) for id in ids if not is_gate(id)]):
             if job is not None:
-                stored[job.id] = Followed(job.tenant, job.options)
+                stored[job.id] = Predecessor(job.tenant, job.options)
         for gate in await self._test_store.gates([GateId(id) for id in ids if is_gate(id)]):
             if gate is not None:
-                stored[gate.id] = Followed(gate.tenant)
+                stored[gate.id] = Predecessor(gate.tenant)
         return [stored.get(id) or self._uncommitted.get(id) for id in ids]
 
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:
@@ -129,7 +129,7 @@ class FrontStore(Remote):
                 self.committed([job_id(batch.id, ord) for ord in places])
 
         for ord, job in enumerate(batch.jobs):
-            self._uncommitted[job_id(batch.id, ord)] = Followed(job.lane.tenant, job.options)
+            self._uncommitted[job_id(batch.id, ord)] = Predecessor(job.lane.tenant, job.options)
         after_commit(tx, store)
         return Enqueued({})
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from headrace.errors import BadTransaction, IdempotencyConflict, SchemaMismatch
-from headrace.model.gate import Followed, NewGate, new_gate_id
+from headrace.model.gate import NewGate, Predecessor, new_gate_id
 from headrace.model.job import Batch, Failure, JobState, Key, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.lease import Token, new_token
@@ -293,7 +293,7 @@ async def test_a_transaction_sees_the_jobs_and_gates_that_it_has_added_sync(
     with sync_tx() as tx:
         assert pg.followed_in(tx, [job, gate]) == [None, None]
         pg.enqueue_in(tx, batch)
-        expected = [Followed("globex"), None, Followed("acme", b"\x00\x01"), Followed()]
+        expected = [Predecessor("globex"), None, Predecessor("acme", b"\x00\x01"), Predecessor()]
         assert pg.followed_in(tx, [gate, new_gate_id(), job, stored]) == expected
 
 
@@ -305,7 +305,7 @@ async def test_a_transaction_sees_the_jobs_and_gates_that_it_has_added_async(
     async with async_tx() as tx:
         assert await pg.afollowed_in(tx, [job, gate]) == [None, None]
         await pg.aenqueue_in(tx, batch)
-        expected = [Followed("globex"), None, Followed("acme", b"\x00\x01"), Followed()]
+        expected = [Predecessor("globex"), None, Predecessor("acme", b"\x00\x01"), Predecessor()]
         assert await pg.afollowed_in(tx, [gate, new_gate_id(), job, stored]) == expected
 
 

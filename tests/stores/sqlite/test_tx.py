@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from conformance.kit import batch, claim, counts, key, new, put, state, take
 from headrace.errors import BadTransaction, IdempotencyConflict, SchemaMismatch, Unavailable
-from headrace.model.gate import Followed, NewGate, new_gate_id
+from headrace.model.gate import NewGate, Predecessor, new_gate_id
 from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.outcome import DONE
@@ -104,10 +104,15 @@ async def test_a_transaction_sees_the_jobs_and_gates_that_it_has_added(
     gate = NewGate(id=new_gate_id(), queue="q", label="group", tenant="globex")
     made = Batch(new_batch(), [job], (gate,))
     ids = [gate.id, new_gate_id(), job_id(made.id, 0), stored]
-    assert sqlite_store.followed_in(conn, ids) == [None, None, None, Followed()]
+    assert sqlite_store.followed_in(conn, ids) == [None, None, None, Predecessor()]
     sqlite_store.enqueue_in(conn, made)
-    assert sqlite_store.followed_in(conn, ids) == [Followed("globex"), None, Followed("acme", b"\x01"), Followed()]
-    assert await sqlite_store.afollowed_in(conn, ids[:1]) == [Followed("globex")]
+    assert sqlite_store.followed_in(conn, ids) == [
+        Predecessor("globex"),
+        None,
+        Predecessor("acme", b"\x01"),
+        Predecessor(),
+    ]
+    assert await sqlite_store.afollowed_in(conn, ids[:1]) == [Predecessor("globex")]
     conn.rollback()
     assert sqlite_store.followed_in(conn, ids[:1]) == [None]
 
@@ -235,7 +240,7 @@ async def test_aiosqlite(sqlite_store: SqliteStore, conn: sqlite3.Connection, fi
         await theirs.execute("insert into orders values (1)")
         await sqlite_store.aenqueue_in(theirs, made)
         assert await state(sqlite_store, id) is None
-        assert await sqlite_store.afollowed_in(theirs, [id]) == [Followed()]
+        assert await sqlite_store.afollowed_in(theirs, [id]) == [Predecessor()]
         await theirs.commit()
         await sqlite_store.aenqueue_in(theirs, other)
         await theirs.rollback()
@@ -257,7 +262,7 @@ async def test_sqlalchemy_connection(sqlite_store: SqliteStore, conn: sqlite3.Co
     with engine.begin() as theirs:
         theirs.execute(sa.text("insert into orders values (1)"))
         sqlite_store.enqueue_in(theirs, made)
-        assert sqlite_store.followed_in(theirs, [id]) == [Followed()]
+        assert sqlite_store.followed_in(theirs, [id]) == [Predecessor()]
     with engine.connect() as theirs:
         sqlite_store.enqueue_in(theirs, other)
         theirs.rollback()
@@ -278,7 +283,7 @@ async def test_sqlalchemy_session(sqlite_store: SqliteStore, conn: sqlite3.Conne
     engine = sa.create_engine(f"sqlite:///{file}")
     with Session(engine) as session, session.begin():
         sqlite_store.enqueue_in(session, made)
-        assert sqlite_store.followed_in(session, [id]) == [Followed()]
+        assert sqlite_store.followed_in(session, [id]) == [Predecessor()]
         session.execute(sa.text("insert into orders values (1)"))
     with Session(engine) as session:
         await sqlite_store.aenqueue_in(session, other)
@@ -297,7 +302,7 @@ async def test_sqlalchemy_async(sqlite_store: SqliteStore, conn: sqlite3.Connect
     async with AsyncSession(engine) as session, session.begin():
         await session.execute(sa.text("insert into orders values (1)"))
         await sqlite_store.aenqueue_in(session, made)
-        assert await sqlite_store.afollowed_in(session, [id]) == [Followed()]
+        assert await sqlite_store.afollowed_in(session, [id]) == [Predecessor()]
         with pytest.raises(BadTransaction, match="sync call"):
             sqlite_store.enqueue_in(session, one()[0])
         with pytest.raises(BadTransaction, match="sync call"):
@@ -350,7 +355,7 @@ async def test_django(sqlite_store: SqliteStore, django_connection: Any, file: P
         with atomic(using="jobs"):
             django_connection.cursor().execute("insert into orders values (1)")
             sqlite_store.enqueue_in("jobs", made)
-            assert sqlite_store.followed_in("jobs", [id]) == [Followed()]
+            assert sqlite_store.followed_in("jobs", [id]) == [Predecessor()]
         with atomic(using="jobs"):
             sqlite_store.enqueue_in(django_connection, other)
             django_connection.set_rollback(True)

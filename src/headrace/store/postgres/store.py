@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.model.clock import Clock
-from headrace.model.gate import Followed, Gate, GateId, Links, NewGate
+from headrace.model.gate import Gate, GateId, Links, NewGate, Predecessor
 from headrace.model.job import Batch, Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
@@ -293,10 +293,10 @@ class PostgresStore:
         return await links(self._server, id, after, limit)
 
     # ── inside the user's transaction ───────────────────────────────────────
-    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]:
         return self._user_transactions.followed(tx, ids)
 
-    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]:
         return await self._user_transactions.afollowed(tx, ids)
 
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:

@@ -9,7 +9,7 @@ from uuid import UUID
 from weakref import WeakSet
 
 from headrace.errors import BadTransaction, HeadraceError, SchemaMismatch
-from headrace.model.gate import Followed
+from headrace.model.gate import Predecessor
 from headrace.model.job import Batch
 from headrace.model.lease import Token
 from headrace.model.outcome import Settlement
@@ -126,12 +126,12 @@ class UserTransactions:
         self._identity = (UUID(str(row[0])), row[1])
         self._checked = WeakSet()
 
-    def followed(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+    def followed(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]:
         carrier = sync_carrier(tx)
         self._check(carrier)
         return _as_followed(ids, carrier.row(_FOLLOWED, _places(ids)))
 
-    async def afollowed(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+    async def afollowed(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]:
         carrier = async_carrier(tx)
         if carrier is None:
             return self.followed(tx, ids)
@@ -275,9 +275,9 @@ def _places(ids: Sequence[UUID]) -> tuple[list[UUID], list[int]]:
     return [batch for batch, _ in places], [ord for _, ord in places]
 
 
-def _as_followed(ids: Sequence[UUID], row: Sequence[Any]) -> list[Followed | None]:
+def _as_followed(ids: Sequence[UUID], row: Sequence[Any]) -> list[Predecessor | None]:
     stored = {
-        place: Followed(tenant or "", None if options is None else bytes(options))
+        place: Predecessor(tenant or "", None if options is None else bytes(options))
         for place, tenant, options in zip(*(column or () for column in row), strict=True)
     }
     return [stored.get(place) for place in range(1, len(ids) + 1)]

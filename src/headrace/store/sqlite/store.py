@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from headrace.errors import Unavailable
 from headrace.model.clock import Clock
-from headrace.model.gate import Followed, Gate, GateId, Links, NewGate
+from headrace.model.gate import Gate, GateId, Links, NewGate, Predecessor
 from headrace.model.job import Batch, Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
@@ -335,10 +335,10 @@ class SqliteStore:
         return await self._read(lambda tx: links(tx, id, after, limit))
 
     # ── inside the user's transaction ───────────────────────────────────────
-    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]:
         return self._in(tx, lambda t: followed(t, ids))
 
-    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Followed | None]:
+    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]:
         return await self._ain(tx, lambda t: followed(t, ids))
 
     def enqueue_in(self, tx: object, batch: Batch) -> Enqueued:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.model.gate import Followed, GateId, is_gate
+from headrace.model.gate import GateId, Predecessor, is_gate
 from headrace.model.job import BatchId, Failure, Job, JobId, JobState, job_id, split_id
 from headrace.store.sqlite import inbox
 from headrace.store.sqlite import lease as leases
@@ -38,15 +38,15 @@ def get(tx: Tx, ids: Sequence[JobId]) -> list[Job | None]:
     return [jobs.get(id) for id in ids]
 
 
-def followed(tx: Tx, ids: Sequence[UUID]) -> list[Followed | None]:
+def followed(tx: Tx, ids: Sequence[UUID]) -> list[Predecessor | None]:
     """What a job takes over from these jobs and gates."""
-    stored: dict[UUID, Followed] = {}
+    stored: dict[UUID, Predecessor] = {}
     for gate in gates(tx, [GateId(id) for id in ids if is_gate(id)]):
         if gate is not None:
-            stored[gate.id] = Followed(gate.tenant)
+            stored[gate.id] = Predecessor(gate.tenant)
     for job in get(tx, [JobId(id) for id in ids if not is_gate(id)]):
         if job is not None:
-            stored[job.id] = Followed(job.tenant, job.options)
+            stored[job.id] = Predecessor(job.tenant, job.options)
     return [stored.get(id) for id in ids]
 
 
