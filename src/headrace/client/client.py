@@ -20,7 +20,8 @@ from headrace.model.records import Enqueued, Pause, Stats
 from headrace.policy.queue import QueueOptions
 from headrace.runtime import faults
 from headrace.store.audit import Audit
-from headrace.store.contract import Store, Transactional
+from headrace.store.contract import Store
+from headrace.store.transactional import Transactional
 from headrace.task.handle import Put
 from headrace.task.task_options import TaskOptions
 

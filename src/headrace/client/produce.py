@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from headrace.client.groups import OpenGroup
     from headrace.outbox import Outbox
-    from headrace.store.contract import Transactional
+    from headrace.store.transactional import Transactional
     from headrace.task.event import Event
 
 R = TypeVar("R")

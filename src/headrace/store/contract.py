@@ -54,9 +54,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
-from uuid import UUID
 
-from headrace.model.gate import Predecessor
 from headrace.model.job import Batch, Job, JobId, JobState
 from headrace.model.lane import Ahead, LaneView
 from headrace.model.lease import Ask, Lease, Orphan, Presence, Pulse, Report, Token, WorkerId
@@ -78,7 +76,6 @@ from headrace.model.records import (
     Retention,
     Stats,
 )
-from headrace.model.step import Step
 from headrace.store.gates import KeepsGates
 from headrace.store.history import KeepsHistory
 from headrace.store.journal import KeepsSteps
@@ -317,44 +314,6 @@ class Store(KeepsHistory, KeepsSteps, KeepsGates, Protocol):
         This works for a lease of one job, too.
         """
         ...
-
-
-@runtime_checkable
-class Transactional(Protocol):
-    """Stores that can write inside the user's own transaction.
-
-    The sync methods run in the caller's thread on a sync connection. The async methods accept both kinds. Raise
-    BadTransaction for an object they do not know, an async connection given to a sync call, a connection to another
-    database, or one that is not in a transaction and would commit at once.
-    """
-
-    @property
-    def one_writer(self) -> bool:
-        """One writer excludes all others, so a job is completed in its present lease.
-
-        Detaching it first would wait for the same transaction that completes it.
-        """
-        ...
-
-    def followed_in(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]:
-        """Jobs and gates by id, in the order asked, as this transaction sees them: with those that it has added. None: there is none."""
-        ...
-
-    async def afollowed_in(self, tx: object, ids: Sequence[UUID]) -> list[Predecessor | None]: ...
-
-    def enqueue_in(self, tx: object, batch: Batch) -> Enqueued: ...
-
-    async def aenqueue_in(self, tx: object, batch: Batch) -> Enqueued: ...
-
-    def settle_in(self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]: ...
-
-    async def asettle_in(
-        self, tx: object, token: Token, settlements: Sequence[tuple[int, Settlement]]
-    ) -> frozenset[int]: ...
-
-    def add_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]: ...
-
-    async def aadd_steps_in(self, tx: object, token: Token, steps: Sequence[tuple[int, Step]]) -> frozenset[int]: ...
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from headrace.model.job import Job, JobState
 from headrace.model.lease import Token, new_token
 from headrace.model.outcome import Outcome, Settlement, Succeeded
 from headrace.policy import retry
-from headrace.store.contract import Transactional
+from headrace.store.transactional import Transactional
 from headrace.webhooks.deliver import batch_of
 from headrace.worker import outcome_of
 from headrace.worker.attempt import Attempt

@@ -12,8 +12,8 @@ from headrace.errors import HeadraceError, LeaseLost, OutcomeUnknown, Unavailabl
 from headrace.model.gate import Gate, GateId
 from headrace.model.step import Answered, SignalWait, Step
 from headrace.runtime import faults
-from headrace.store.contract import Transactional
 from headrace.store.gates import Upgrading
+from headrace.store.transactional import Transactional
 from headrace.worker.attempt import Attempt
 from headrace.worker.lost_lease import tell_lost
 from headrace.worker.service import Backoff, OutageLog

@@ -22,9 +22,9 @@ from headrace.model.job import Batch, Failure, JobState, Key, NewJob, job_id, ne
 from headrace.model.lane import Lane
 from headrace.model.lease import Token, new_token
 from headrace.model.outcome import DONE, Again, Finish
-from headrace.store.contract import Transactional
 from headrace.store.postgres.driver import asyncpg
 from headrace.store.postgres.store import PostgresStore
+from headrace.store.transactional import Transactional
 from servers.postgres import PostgresServer
 from stores.postgres.kit import WORKER, a_batch, claim, put, take
 

@@ -25,9 +25,9 @@ from headrace.model.gate import NewGate, Predecessor, new_gate_id
 from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, new_batch
 from headrace.model.lane import Lane
 from headrace.model.outcome import DONE
-from headrace.store.contract import Transactional
 from headrace.store.sqlite.engine import connection
 from headrace.store.sqlite.store import SqliteStore
+from headrace.store.transactional import Transactional
 
 
 def one() -> tuple[Batch, JobId]:
