@@ -161,6 +161,18 @@ class GateMachine(Machine):
         self.together |= {job_id(batch, ord) for ord in range(1, count + 1)}
         self.link_both(Batch(batch, [alone, *[run] * count, alone]))
 
+    @move(4, job=new_jobs, other=new_jobs, count=st.integers(2, 6), where=pick, wait=waits)
+    def chain(self, job: NewJob, other: NewJob, count: int, where: int, wait: tuple[str, int, Needs] | None) -> None:
+        """A chain: each job waits for the one before it, and one of them is of another kind. The last one may not be stored."""
+        batch = new_batch()
+        link = replace(job, key=None, unique=None, due=None)
+        jobs = [replace(link, wait=self.awaited(wait, [], self.gates)), *[link] * (count - 1)]
+        jobs[where % count] = other if where % count == count - 1 else replace(other, key=None, unique=None)
+        self.together |= {job_id(batch, ord) for ord in range(1, count)}
+        self.link_both(
+            Batch(batch, [jobs[0], *(replace(one, wait=Wait(job_id(batch, ord))) for ord, one in enumerate(jobs[1:]))])
+        )
+
     def line_of(self, job: JobRow) -> Hashable:
         if job.id not in self.together:
             return lane_of(job)
