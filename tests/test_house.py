@@ -48,7 +48,12 @@ WRITTEN_OUT = {
         "Task.enqueue",
     },
     "testing/inlining.py": {"Inline.run"},
-    "testing/store.py": {"FrontStore.add_steps_in", "FrontStore.enqueue_in", "FrontStore.settle_in"},
+    "testing/store.py": {
+        "FrontStore.add_steps_in",
+        "FrontStore.enqueue_in",
+        "FrontStore.followed_in",
+        "FrontStore.settle_in",
+    },
 }
 """Sync verbs that do more than run their async twin: they work in the caller's own thread, or on a sync connection."""
 NO_NOUN = {"each", "found", "made", "said", "told"}

@@ -362,22 +362,15 @@ class SqliteStore:
         return await self._ain(tx, lambda t: add_steps(t, token, steps))
 
     def _in(self, tx: object, work: Callable[[Tx], T]) -> T:
-        return self._heard(user_transaction.run(self._guest(tx), work, self._address, self._time))
+        return user_transaction.run(tx, work, self._host)
 
     async def _ain(self, tx: object, work: Callable[[Tx], T]) -> T:
-        return self._heard(await user_transaction.arun(self._guest(tx), work, self._address, self._time))
+        return await user_transaction.arun(tx, work, self._host)
 
-    def _guest(self, tx: object) -> object:
-        """The user's transaction. Raises if the store has lost its file, because workers would not see the jobs."""
-        if self._writer is not None:
-            self._files.check()
-        return tx
-
-    def _heard(self, answer: tuple[T, set[str]]) -> T:
-        result, awake = answer
-        if awake and self._waiting is not None:
-            self._waiting.echo(awake)
-        return result
+    @property
+    def _host(self) -> user_transaction.Host:
+        files = None if self._writer is None else self._files
+        return user_transaction.Host(self._address, self._time, files, self._waiting)
 
     # ── the hops ────────────────────────────────────────────────────────────
     async def _write(

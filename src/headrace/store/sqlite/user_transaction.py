@@ -7,14 +7,16 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.errors import BadTransaction
 from headrace.store.sqlite.engine.address import Address
 from headrace.store.sqlite.engine.connection import cursor, translate_guest
+from headrace.store.sqlite.engine.files import Files
 from headrace.store.sqlite.engine.thread import T, Work
 from headrace.store.sqlite.engine.timekeeper import Timekeeper
 from headrace.store.sqlite.engine.transaction import Tx
+from headrace.store.sqlite.verbs.wait import Waiting
 from headrace.store.tx import (
     Kind,
     Standing,
@@ -32,24 +34,50 @@ _KINDS = (
 _SYNC_CALL = "an async connection cannot be used by a sync call: await the a-method, e.g. aenqueue"
 
 
-def run(tx: object, work: Work[T], address: Address, time: Timekeeper) -> tuple[T, set[str]]:
-    """In the caller's thread. Answers also the queues that have something to claim once the user commits."""
-    return _run_on(_sync_connection(tx), work, address, time)
+class Host(NamedTuple):
+    """The store for which a verb runs in a user's transaction."""
+
+    address: Address
+    time: Timekeeper
+    files: Files | None
+    """Checked before each verb, because workers would not see jobs in a lost file. None: the store is not open."""
+    waiting: Waiting | None
+
+    def check(self) -> None:
+        if self.files is not None:
+            self.files.check()
+
+    def echo(self, awake: set[str]) -> None:
+        """Wake what waits for these queues, once the user commits."""
+        if awake and self.waiting is not None:
+            self.waiting.echo(awake)
 
 
-async def arun(tx: object, work: Work[T], address: Address, time: Timekeeper) -> tuple[T, set[str]]:
+def run(tx: object, work: Work[T], host: Host) -> T:
+    """In the caller's thread."""
+    host.check()
+    result, awake = _run_on(_sync_connection(tx), work, host.address, host.time)
+    host.echo(awake)
+    return result
+
+
+async def arun(tx: object, work: Work[T], host: Host) -> T:
     """Where the connection lives: in its own thread if it has one."""
+    host.check()
     raw = await _async_connection(tx)
     if raw is None:
-        return run(tx, work, address, time)
+        return run(tx, work, host)
     execute = getattr(raw, "_execute", None)
     if execute is None:
         raise BadTransaction("this version of aiosqlite is not supported as tx=: use another one, or sqlite3 itself")
-    answer: tuple[T, set[str]] = await execute(_run_on, raw._conn, work, address, time)  # noqa: SLF001 - its thread is the only place where the connection may be used
-    return answer
+    answer: tuple[T, set[str]] = await execute(_run_on, raw._conn, work, host.address, host.time)  # noqa: SLF001 - its thread is the only place where the connection may be used
+    result, awake = answer
+    host.echo(awake)
+    return result
 
 
 def _run_on(conn: sqlite3.Connection, work: Work[T], address: Address, time: Timekeeper) -> tuple[T, set[str]]:
+    """Answers also the queues that have something to claim once the user commits."""
     try:
         _check_file(conn, address)
         if not conn.in_transaction:
