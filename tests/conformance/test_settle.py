@@ -373,6 +373,21 @@ async def test_a_whole_lease_that_went_well_shows_its_worker(store: Store, clock
         }
 
 
+async def test_a_finished_job_shows_its_worker_though_that_has_not_told_of_itself_yet(store: Store):
+    worker = presence(name="host:9")
+    ends: list[list[tuple[int, Settlement]]] = [[(0, DONE), (1, DONE)], [(0, DONE)], [(0, DEAD)]]
+    for settlements in ends:
+        made = await put(store, 2)
+        lease = await take(store, 2, worker=worker.id)
+        await store.settle(lease.token, settlements)
+        jobs = [await look(store, made[position]) for position, _ in settlements]
+        assert {(job.worker, job.worker_name) for job in jobs} == {(worker.id, None)}
+        await store.heartbeat([], TTL, worker)
+        jobs = [await look(store, made[position]) for position, _ in settlements]
+        assert {(job.worker, job.worker_name) for job in jobs} == {(worker.id, "host:9")}
+        worker = presence(name="host:9")
+
+
 async def test_one_cancelled_before_it_ran_has_no_worker(store: Store):
     [id] = await put(store)
     await store.cancel([id])

@@ -15,7 +15,7 @@ select j.batch, j.ord, j.seq, j.task, j.queue, j.priority, coalesce(j.tenant, ''
     coalesce(s.run_at, b.run_at) as run_at, coalesce(l.worker, w.id) as worker, coalesce(l.claimed_at, e.claimed_at) as claimed_at,
     l.worker is not null and exists (select from headrace.stop t where t.batch = j.batch and t.ord = j.ord) as cancelling,
     e.finished_at, e.result, e.result_until, coalesce(e.note, r.note, s.note, b.note) as note,
-    coalesce(w.name, (select x.name from headrace.runner x where x.id = l.worker)) as worker_name
+    nullif(coalesce(w.name, (select x.name from headrace.runner x where x.id = l.worker)), '') as worker_name
 from headrace.job j
 -- As in `ending_of`. The equal blocks of 32 are for hash and merge joins, which read many jobs at once.
 left join headrace.ending e on e.batch = j.batch and e.ord >> 5 = j.ord >> 5

@@ -14,6 +14,14 @@ begin
         seen_at = excluded.seen_at, hindered = excluded.hindered, memory = excluded.memory;
     -- Only for a new worker, because a conflict would use up a number each time.
     insert into headrace.runner (id, name, at)
-    select p_id, p_name, coalesce(p_now, clock_timestamp()) where not exists (select from headrace.runner r where r.id = p_id)
-    on conflict (id) do nothing;
+    select p_id, p_name, coalesce(p_now, clock_timestamp())
+    where not exists (select from headrace.runner r where r.id = p_id and r.name = p_name)
+    on conflict (id) do update set name = excluded.name;
+end $$;
+
+-- new_runner: the number of a worker that settles before its presence is recorded. Until then it has no name.
+create or replace function headrace.new_runner(p_id uuid) returns int4 language plpgsql as $$
+begin
+    insert into headrace.runner (id, name, at) values (p_id, '', clock_timestamp()) on conflict (id) do nothing;
+    return (select r.no from headrace.runner r where r.id = p_id);
 end $$;

@@ -8,7 +8,7 @@ $$;
 -- different lanes. Only `settle` calls it, and the planner settings of `settle` hold here, too.
 create or replace function headrace.end_whole(l headrace.lease, p_now timestamptz) returns void language plpgsql as $$
 declare
-    v_worker int4 := (select w.no from headrace.runner w where w.id = l.worker);
+    v_worker int4 := coalesce((select w.no from headrace.runner w where w.id = l.worker), (select headrace.new_runner(l.worker)));
     v_size   int4;
 begin
     if cardinality(l.r_lo) = 1 then
@@ -61,7 +61,7 @@ begin
     ), ended as (
         insert into headrace.ending (batch, finished_at, ord, hi, state, attempt, failures, crashes, worker, claimed_at)
         select n.batch, p_now, min(n.ord), nullif(max(n.ord), min(n.ord)), 1, n.attempt, n.failures, n.crashes,
-            (select w.no from headrace.runner w where w.id = l.worker), l.claimed_at
+            coalesce((select w.no from headrace.runner w where w.id = l.worker), (select headrace.new_runner(l.worker))), l.claimed_at
         from (
             select j.*, j.ord - row_number() over (
                 partition by j.batch, j.ord >> 5, j.attempt, j.failures, j.crashes order by j.ord) as island
@@ -248,7 +248,7 @@ begin
         select t.batch, v_now, t.ord, case when t.state = 0 then 3 else t.state end, t.attempt, nullif(t.failures, 0),
             nullif(t.crashes, 0), t.result, case when t.result is not null then t.result_until end,
             case when t.state = 0 then t.reason when t.state = 3 then coalesce(t.note, t.reason) else t.note end,
-            (select w.no from headrace.runner w where w.id = l.worker), l.claimed_at
+            coalesce((select w.no from headrace.runner w where w.id = l.worker), (select headrace.new_runner(l.worker))), l.claimed_at
         from told t where t.state <> 0 or t.stopped
     ), back as materialized (
         select t.*, j.seq, j.priority, coalesce(j.tenant, '') as tenant, coalesce(j.lane, 0) as lane, j.limits,

@@ -2,7 +2,9 @@
 update headrace_lease set expires_at = ? where token in (:tokens) returning token;
 
 -- name: runner
-insert or ignore into headrace_runner (id, name, at) values (?, ?, ?);
+-- A worker that settled before its first heartbeat has no name yet.
+insert into headrace_runner (id, name, at) values (?, ?, ?)
+on conflict (id) do update set name = excluded.name where name <> excluded.name;
 
 -- name: present
 insert or replace into headrace_worker

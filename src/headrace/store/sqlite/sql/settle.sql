@@ -19,5 +19,8 @@ select value >> 10, (value >> 10) + (value & 1023), 'done', ?2, ?3, ?4, ?5, ?6, 
 -- name: runner
 select no from headrace_runner where id = ?;
 
+-- name: new_runner
+insert into headrace_runner (id, name, at) values (?, '', ?) returning no;
+
 -- name: forget_stops
 delete from headrace_stop where token = ?1 and position in (select value from json_each(?2));

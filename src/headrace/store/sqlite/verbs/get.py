@@ -112,15 +112,15 @@ def _job(tx: Tx, row: Row, history: tuple[Failure, ...]) -> Job:
     )
 
 
-def _runners(tx: Tx, numbers: set[int]) -> dict[int, tuple[UUID, str]]:
+def _runners(tx: Tx, numbers: set[int]) -> dict[int, tuple[UUID, str | None]]:
     """Workers by their numbers: id and name."""
     rows = tx.cur.execute(SQL["runners"], (str(list(numbers)),)).fetchall() if numbers else []
-    return {no: (UUID(bytes=id), name) for no, id, name in rows}
+    return {no: (UUID(bytes=id), name or None) for no, id, name in rows}
 
 
 def _name(tx: Tx, worker: bytes) -> str | None:
     row: tuple[str] | None = tx.cur.execute(SQL["name"], (worker,)).fetchone()
-    return None if row is None else row[0]
+    return None if row is None else row[0] or None
 
 
 def _history(tx: Tx, keys: list[int]) -> dict[int, list[Failure]]:

@@ -54,12 +54,18 @@ def settle(tx: Tx, token: Token, settlements: Sequence[tuple[int, Settlement]]) 
     return frozenset(refused)
 
 
+def _runner(tx: Tx, worker: bytes) -> int:
+    """The number of a worker. One that settles before its first heartbeat gets it here, without a name."""
+    known: tuple[int] | None = tx.cur.execute(SQL["runner"], (worker,)).fetchone()
+    number: tuple[int] = known or tx.cur.execute(SQL["new_runner"], (worker, tx.now)).fetchone()
+    return number[0]
+
+
 def _apply(tx: Tx, lease: LeaseRow, fresh: dict[int, Settlement]) -> None:
     stops = leases.stops(tx, [lease.token])
     for position in fresh:
         lease.settled |= 1 << position
-    known = tx.cur.execute(SQL["runner"], (lease.worker,)).fetchone()
-    runner = None if known is None else known[0]
+    runner = _runner(tx, lease.worker)
     plain = sorted(position for position, settlement in fresh.items() if settlement is DONE or settlement == DONE)
     if plain:
         _finish_plainly(tx, lease, plain, runner)
@@ -76,7 +82,7 @@ def _apply(tx: Tx, lease: LeaseRow, fresh: dict[int, Settlement]) -> None:
     leases.keep(tx, lease)
 
 
-def _finish_plainly(tx: Tx, lease: LeaseRow, positions: list[int], runner: int | None) -> None:
+def _finish_plainly(tx: Tx, lease: LeaseRow, positions: list[int], runner: int) -> None:
     """Done, nothing to tell: as many jobs to a row as are neighbours, also those of different lanes."""
     rows: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     counts: tuple[int, int, int] | None = None
@@ -130,7 +136,7 @@ def _pieces(lease: LeaseRow, positions: list[int]) -> Iterable[tuple[Held, int, 
 class _Settling:
     """Settlements of every kind, gathered into rows."""
 
-    def __init__(self, tx: Tx, lease: LeaseRow, stops: dict[int, str | None], runner: int | None) -> None:
+    def __init__(self, tx: Tx, lease: LeaseRow, stops: dict[int, str | None], runner: int) -> None:
         self._tx = tx
         self._lease = lease
         self._stops = stops
