@@ -81,6 +81,13 @@ def as_they_come(row: tuple[Any, ...], asked: int, of_lanes: bool) -> tuple[list
     return candidates, False
 
 
+def ranges_of(row: tuple[Any, ...]) -> list[Range]:
+    """From the answer of `ranges`."""
+    los, his = _numbers(row[0]), _numbers(row[1])
+    counts = _counts(row[2], len(los))
+    return [(lo, hi, *count) for lo, hi, count in zip(los, his, counts, strict=True)]
+
+
 _FRESH = (0, 0, 0, 0)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from headrace.model.lease import Ask, Band
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import READY, RUNNING, Tx
 from headrace.store.sqlite.fairness.allowance import Allowance, Rules
-from headrace.store.sqlite.fairness.candidates import Candidate, as_they_come, one_by_one
+from headrace.store.sqlite.fairness.candidates import Candidate, Range, as_they_come, one_by_one, ranges_of
 from headrace.store.sqlite.fairness.rings import PriorityLine, Tenants, deal
 from headrace.store.sqlite.fairness.turn_state import TurnState
 from headrace.store.sqlite.lease import Held, Place
@@ -23,6 +25,8 @@ _AT_MOST = 10_000
 """The same for a claim that has found nothing yet."""
 _HEADS = 8
 """Ranges read of a tenant that is looked up alone."""
+_RANGES = 128
+"""Ranges of a lane that one step reads. Each one holds a job at least."""
 
 Taken = tuple[int, str, str, int | None, int | None, int | None]
 """What leaves the line, as `headrace_take` has it: line, first and last tenant, lane, upto, rest."""
@@ -213,14 +217,12 @@ class Picker:
 
     def take_ranges(self, line: PriorityLine, candidate: Candidate, count: int) -> int:
         """Up to `count` jobs from the head of a lane on, more than is known of it."""
-        cur = self.tx.cur
-        lane = (line.id, candidate.tenant, candidate.lane)
         number = len(self.places)
         self.places.append(self._place(line, candidate))
         taken = 0
         upto: int | None = None
         rest: int | None = None
-        for lo, hi, attempt, failures, crashes, suspect in cur.execute(_SQL["ranges"], lane):
+        for lo, hi, attempt, failures, crashes, suspect in self._ranges(line, candidate):
             if suspect and self.held:
                 self.stopped = True
                 break
@@ -240,6 +242,16 @@ class Picker:
             self._taken.append((line.id, candidate.tenant, candidate.tenant, candidate.lane, upto, rest))
         self.count += taken
         return taken
+
+    def _ranges(self, line: PriorityLine, candidate: Candidate) -> Iterator[Range]:
+        """A lane from its head on."""
+        lane, start = (line.id, candidate.tenant, candidate.lane), 0
+        while True:
+            ranges = ranges_of(self.tx.cur.execute(_SQL["ranges"], (*lane, start, _RANGES)).fetchone())
+            yield from ranges
+            if len(ranges) < _RANGES:
+                return
+            start = ranges[-1][1] + 1
 
     def flush(self) -> None:
         """Remove from the line what was taken, before the next read of it."""

@@ -124,10 +124,17 @@ select '[' || group_concat('[' || json_quote(?2) || ',0,[' || (
 from t where t.lane is not null;
 
 -- name: ranges
--- A lane from its head on.
-select lo, hi, attempt, failures, crashes, suspect from headrace_ready
-where line = ? and tenant = ? and lane = ?
-order by lo;
+-- Up to ?5 ranges of a lane from ?4 on, column by column, as in `stretch`.
+select json_group_array(lo), json_group_array(hi),
+    json_group_array(
+        case when attempt | failures | crashes | suspect then
+            attempt || ' ' || failures || ' ' || crashes || ' ' || suspect
+        end
+    )
+from (
+    select lo, hi, attempt, failures, crashes, suspect from headrace_ready
+    where line = ?1 and tenant = ?2 and lane = ?3 and lo >= ?4 order by lo limit ?5
+);
 
 -- name: take
 -- Ranges of a lane that begin before a key.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, TypeVar
 from uuid import UUID
@@ -33,6 +34,9 @@ _decode_batches = msgspec.json.Decoder(list[tuple[int, str, int, str]]).decode
 _decode_tasks = msgspec.json.Decoder(list[str]).decode
 _decode_lengths = msgspec.json.Decoder(list[int]).decode
 _decode_sizes = msgspec.json.Decoder(list[int | None]).decode
+
+_REMEMBERED = 4096
+"""Batches."""
 
 T = TypeVar("T")
 Content = tuple[str, bytes, bytes | None]
@@ -156,10 +160,13 @@ def claimed(tx: Tx, lease: LeaseRow) -> list[tuple[int, Claimed]]:
 def _batches(tx: Tx, seqs: set[int]) -> dict[int, tuple[UUID, datetime, bytes | None]]:
     """The id and time of each batch, and the options that its jobs share."""
     rows = _decode_batches(tx.cur.execute(_SQL["batches"], (str(sorted(seqs)),)).fetchone()[0])
-    return {
-        seq: (UUID(hex=id), moment(enqueued_at), bytes.fromhex(options) or None)
-        for seq, id, enqueued_at, options in rows
-    }
+    return {seq: _batch(*batch) for seq, *batch in rows}
+
+
+@lru_cache(_REMEMBERED)
+def _batch(id: str, enqueued_at: int, options: str) -> tuple[UUID, datetime, bytes | None]:
+    """A batch as it was read. A worker of many chains meets the same ones in every claim, each with one job."""
+    return UUID(hex=id), moment(enqueued_at), bytes.fromhex(options) or None
 
 
 def _contents(tx: Tx, runs: list[tuple[int, int]]) -> Sequence[Content]:
