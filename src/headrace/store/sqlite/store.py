@@ -149,16 +149,11 @@ class SqliteStore:
                 await self.close()
         try:
             return await self._write(
-                lambda tx: self._migrate(tx, progress),
+                lambda tx: migrations.migrate(tx, self._time, progress),
                 look=lambda tx: [] if migrations.check(migrations.version(tx.cur)) else None,
             )
         except Locked as error:
             raise not_ready(self._address) from error
-
-    def _migrate(self, tx: Tx, progress: Progress | None) -> list[str]:
-        taken = migrations.migrate(tx.cur, tx.now, progress)
-        self._time.keep(tx.cur)  # without these steps there was no table for it
-        return taken
 
     async def check(self) -> list[Finding]:
         return await self._read(lambda tx: check(tx, self._address, is_new=self._is_new))
@@ -171,7 +166,7 @@ class SqliteStore:
     # ── the hot five ────────────────────────────────────────────────────────
     async def enqueue(self, batch: Batch) -> Enqueued:
         prepared = Prepared(batch)
-        return await self._write(prepared.enqueue, look=prepared.pack)
+        return await opened(self._writer).call(prepared.enqueue, prepare=prepared.pack)
 
     def blocking(self) -> BlockingEnqueue | None:
         if self._writer is None or self._waiting is None:

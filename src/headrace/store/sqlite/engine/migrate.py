@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from headrace.errors import SchemaMismatch
 from headrace.model.records import Progress
 from headrace.store.sqlite.engine.statements import ROOT, load
+from headrace.store.sqlite.engine.timekeeper import Timekeeper
+from headrace.store.sqlite.engine.transaction import Tx
 
 _SQL = load("migrate")
 FIRST = "0001_foundation"
@@ -38,8 +40,9 @@ def check(current: int) -> bool:
     return current == newest
 
 
-def migrate(cur: sqlite3.Cursor, now: int, progress: Progress | None = None) -> list[str]:
+def migrate(tx: Tx, time: Timekeeper, progress: Progress | None = None) -> list[str]:
     """Apply the missing steps inside a write transaction, so a second process finds the work done."""
+    cur = tx.cur
     current = version(cur)
     if check(current):
         return []
@@ -48,9 +51,10 @@ def migrate(cur: sqlite3.Cursor, now: int, progress: Progress | None = None) -> 
     for done, (number, name) in enumerate(missing, start=1):
         for statement in _split((ROOT / "schema" / name).read_text(encoding="utf-8")):
             cur.execute(statement)
-        cur.execute(_SQL["taken"], (number, name.removesuffix(".sql"), now))
+        cur.execute(_SQL["taken"], (number, name.removesuffix(".sql"), tx.now))
         if progress is not None:
             progress(done, len(missing), name)
+    time.keep(cur)  # without these steps there was no table for it
     return [name.removesuffix(".sql") for _, name in missing]
 
 

@@ -31,10 +31,16 @@ _LATE = BUSY_TIMEOUT + 2
 class Call:
     """One verb on its way through a thread and back."""
 
-    __slots__ = ("_open", "alarm", "first", "future", "look", "work")
+    __slots__ = ("_open", "alarm", "first", "future", "look", "prepare", "work")
 
     def __init__(
-        self, work: Work[Any], future: asyncio.Future[Any] | None, *, first: bool = False, look: Work[Any] | None = None
+        self,
+        work: Work[Any],
+        future: asyncio.Future[Any] | None,
+        *,
+        first: bool = False,
+        look: Work[Any] | None = None,
+        prepare: Work[None] | None = None,
     ) -> None:
         self.work = work
         self.future = future
@@ -42,7 +48,10 @@ class Call:
         self.first = first
         """Before others of its group: a heartbeat waits neither for bulk work nor for a reaper."""
         self.look = look
-        """Tried first without the write lock. An answer other than None replaces the work."""
+        """Tried first without the write lock, if no other call of the group needs the lock. An answer other than None replaces the
+        work."""
+        self.prepare = prepare
+        """Done first without the write lock."""
         self.alarm: asyncio.TimerHandle | None = None
         self._open = [True]
 
@@ -81,15 +90,29 @@ class Thread(ABC):
             await self.close()
             raise
 
-    async def call(self, work: Work[T], *, first: bool = False, look: Work[T | None] | None = None) -> T:
-        return await self.submit(work, first=first, look=look)
+    async def call(
+        self,
+        work: Work[T],
+        *,
+        first: bool = False,
+        look: Work[T | None] | None = None,
+        prepare: Work[None] | None = None,
+    ) -> T:
+        return await self.submit(work, first=first, look=look, prepare=prepare)
 
-    def submit(self, work: Work[T], *, first: bool = False, look: Work[T | None] | None = None) -> asyncio.Future[T]:
+    def submit(
+        self,
+        work: Work[T],
+        *,
+        first: bool = False,
+        look: Work[T | None] | None = None,
+        prepare: Work[None] | None = None,
+    ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self._loop.create_future()
         if self._closed:
             future.set_exception(Unavailable("the store is closed: open it first"))
             return future
-        call = Call(work, future, first=first, look=look)
+        call = Call(work, future, first=first, look=look, prepare=prepare)
         call.alarm = self._loop.call_later(_LATE, self._give_up, call)
         self._calls.put(call)
         return future

@@ -169,7 +169,7 @@ class Writer(Thread):
             if awake:
                 self._bell.ring(awake)
 
-    def do_here(self, work: Work[T], look: Work[None]) -> tuple[T, set[str]]:
+    def do_here(self, work: Work[T], prepare: Work[None]) -> tuple[T, set[str]]:
         """One call in the calling thread, on this writer's connection, and the queues that have something to claim now.
 
         Raises Locked where another writer would keep the thread waiting: the writing thread waits better, because it gives
@@ -180,7 +180,7 @@ class Writer(Thread):
             if (conn := self._conn) is None:
                 raise Locked(f"{self._address.path} is closed")
             call = Call(work, None)
-            look(Tx(cursor(conn), self._time.now()))
+            prepare(Tx(cursor(conn), self._time.now()))
             [(_, result, error)], awake, _ = self._write(conn, [call], within=_BRIEFLY)
         if error is not None:
             raise error
@@ -260,16 +260,19 @@ class Writer(Thread):
             self._heard(awake)
 
     def _look(self, conn: sqlite3.Connection, group: list[Call]) -> list[Call]:
-        """Answer the calls that need no write. The others remain."""
+        """Prepare calls, and answer those that need no write. The others remain."""
         rest: list[Call] = []
         answers: list[Answer] = []
         cur = cursor(conn)
         now = self._time.now()
+        # With the lock taken anyway, a look is work on top. And a settlement in the group may release what a claim looks for.
+        writes = any(call.look is None for call in group)
         for call in group:
             answer = None
-            if call.look is not None:
+            first = call.prepare if writes else call.look
+            if first is not None:
                 try:
-                    answer = call.look(Tx(cur, now))
+                    answer = first(Tx(cur, now))
                 except Exception:  # noqa: BLE001 - the work itself meets the same error and reports it
                     answer = None
             if answer is None:
