@@ -11,7 +11,7 @@ from conftest import nothing_left_behind, opened
 from headrace.store.sqlite.store import SqliteStore
 from headrace.testing.clock import FakeClock
 
-TABLES = ("gate", "edge", "blocked", "opening", "step", "job", "ending", "failure")
+TABLES = ("gate", "edge", "blocked", "chain", "opening", "step", "job", "ending", "failure")
 
 
 async def test_after_the_last_retention_no_row_is_left(url: str, file: Path, clock: FakeClock):

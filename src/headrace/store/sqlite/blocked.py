@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -25,13 +25,13 @@ _GONE = {needs: verdict(needs, GONE, sealed=True) for needs in Needs}
 # ── jobs that never ran ──────────────────────────────────────────────────────
 
 
-def block(tx: Tx, batch: Batch, base: int, existing: Mapping[int, JobId]) -> Looks:
-    """Store the jobs of a batch that wait. Answers the sources that may have ended already. `base`: the key of place 0."""
+def block(tx: Tx, batch: Batch, base: int, existing: Mapping[int, JobId], places: Collection[int]) -> Looks:
+    """Store the jobs at some places, which wait. Answers the sources that may have ended already. `base`: the key of place 0."""
     runs: dict[tuple[Lane, Needs, Due], list[tuple[int, int, int]]] = {}
     looks: Looks = {}
     cancelled: list[tuple[int, int]] = []
     lanes: dict[Lane, None] = {}
-    for lo, hi, job, wait in _runs(batch, existing):
+    for lo, hi, job, wait in _runs(batch, existing, places):
         lanes[job.lane] = None
         source, place = None, place_in(batch.id, wait.gate)
         if place is not None:
@@ -73,18 +73,20 @@ def _same(id: UUID, _: int) -> UUID:
     return id
 
 
-def _runs(batch: Batch, existing: Mapping[int, JobId]) -> Iterator[tuple[int, int, NewJob, Wait]]:
+def _runs(
+    batch: Batch, existing: Mapping[int, JobId], places: Collection[int]
+) -> Iterator[tuple[int, int, NewJob, Wait]]:
     """Neighbours that wait alike: first and last place, the first job, and what it waits for."""
     start: int | None = None
     jobs = batch.jobs
     for place in range(len(jobs) + 1):
-        job = jobs[place] if place < len(jobs) and place not in existing else None
+        job = jobs[place] if place in places else None
         if start is not None:
             first = jobs[start]
             if job is None or job.wait != first.wait or job.lane != first.lane or job.due != first.due:
                 yield start, place - 1, first, _awaited(first, batch, existing)
                 start = None
-        if start is None and job is not None and job.wait is not None:
+        if start is None and job is not None:
             start = place
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from headrace.errors import GroupOver
@@ -25,6 +26,7 @@ from headrace.model.gate import (
 )
 from headrace.model.job import Batch, JobId, job_id, split_id
 from headrace.model.records import Retention
+from headrace.store.sqlite import chains
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import BLOCKED, READY, SCHEDULED, Tx
 from headrace.store.sqlite.locate import key_of, locate_key
@@ -44,9 +46,17 @@ Looks = dict[int, str | None]
 """Sources whose followers are to be looked at, and how the jobs among them have ended. None: that is to be looked up."""
 
 
-def any_links(tx: Tx) -> bool:
-    """Whether the end of any job can matter to another one. Without gates, this look is all that an end costs."""
-    return bool(tx.cur.execute(SQL["any"]).fetchone()[0])
+class Linked(NamedTuple):
+    """To what the end of a job can matter."""
+
+    edges: int
+    blocked: int
+    chains: int
+
+
+def linked(tx: Tx) -> Linked:
+    """What there is. Where nothing is, this look is all that an end costs."""
+    return Linked(*tx.cur.execute(SQL["any"]).fetchone())
 
 
 def count(tx: Tx, changes: Iterable[Change]) -> None:
@@ -54,13 +64,42 @@ def count(tx: Tx, changes: Iterable[Change]) -> None:
     follow(tx, count_runs(tx, list(changes)))
 
 
-def count_runs(tx: Tx, changes: Sequence[Change]) -> Looks:
-    """Change counts. Answers the sources whose followers are to be looked at."""
+def count_runs(tx: Tx, changes: Sequence[Change], to: Linked | None = None) -> Looks:
+    """Change counts. Answers the sources whose followers are to be looked at. `to`: what `linked` says."""
     if not changes:
         return {}
+    to = to or linked(tx)
+    if to.chains:
+        to = _go_on(tx, changes, to)
     looks: Looks = {}
+    if not to.edges and not to.blocked:
+        return looks
     # All runs in one step: a lease of many chains has as many runs as jobs.
     runs = as_json([(first, last, _start_of(first)) for first, last, _, _ in changes])
+    if to.edges:
+        _count_members(tx, changes, runs, looks)
+    if to.blocked:
+        for run, source in tx.cur.execute(SQL["awaited"], (runs,)).fetchall():
+            looks[source] = changes[run][3]
+    return looks
+
+
+def _go_on(tx: Tx, changes: Sequence[Change], to: Linked) -> Linked:
+    """Let chains go on that wait for one of these. Answers what there is now.
+
+    What waits for a job within a run of ends has ended with it, so only the last one is looked for.
+    """
+    done = [last for _, last, _, after in changes if after == "done" and last > 0]
+    if done:
+        chains.go_on(tx, done)
+    cancelled = [last for _, last, _, after in changes if after == "cancelled" and last > 0]
+    if cancelled:
+        chains.loosen(tx, cancelled)
+        return linked(tx)
+    return to
+
+
+def _count_members(tx: Tx, changes: Sequence[Change], runs: str, looks: Looks) -> None:
     more: dict[int, list[int]] = {}
     for run, gate, lo, hi in tx.cur.execute(SQL["counted_on"], (runs,)).fetchall():
         first, last, before, after = changes[int(run)]
@@ -69,11 +108,17 @@ def count_runs(tx: Tx, changes: Sequence[Change]) -> Looks:
             if state is not None:
                 counts[_ENDED.index(state)] += sign * (min(last, hi) - max(first, lo) + 1)
     for gate, counts in more.items():
-        tx.cur.execute(SQL["grow"], (gate, 0, *counts, tx.now))
-        looks[-gate] = None
-    for run, source in tx.cur.execute(SQL["awaited"], (runs,)).fetchall():
-        looks[source] = changes[run][3]
-    return looks
+        row = tx.cur.execute(SQL["grow"], (gate, 0, *counts, tx.now)).fetchone()
+        if row is not None and _decides(*row):
+            looks[-gate] = None
+
+
+def _decides(sealed: int, size: int, done: int, dead: int, cancelled: int, state: str | None) -> bool:
+    """Whether something may follow from the counts of a gate. Most ends are those of one member among many that run still.
+
+    `state`: how it had ended as a member of other gates.
+    """
+    return dead > 0 or cancelled > 0 or state is not None or (sealed > 0 and done == size)
 
 
 def _start_of(source: int) -> int:
@@ -239,7 +284,8 @@ def add_members(tx: Tx, batch: Batch, base: int | None, existing: Mapping[int, J
             if is_new:
                 size = 1 if first is None or last is None else last - first + 1
                 counts = Counts(size, **({} if ended is None else {ended: size}))
-                tx.cur.execute(SQL["grow"], (-gate, counts.size, counts.done, counts.dead, counts.cancelled, tx.now))
+                values = (-gate, counts.size, counts.done, counts.dead, counts.cancelled, tx.now)
+                tx.cur.execute(SQL["grow"], values).fetchall()
     for id in batch.seals:
         if (row := tx.cur.execute(SQL["seal"], (id.bytes, tx.now)).fetchone()) is not None:
             changed[-row[0]] = None

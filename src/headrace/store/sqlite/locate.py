@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.model.job import JobId, split_id
+from headrace.store.sqlite import chains
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
@@ -27,6 +28,8 @@ class Spot:
     attempt: int
     failures: int
     crashes: int
+    chained: bool = False
+    """Whether the range is a chain."""
     token: bytes = b""
     position: int = -1
 
@@ -69,11 +72,14 @@ def locate_key(tx: Tx, key: int) -> Spot | None:
     blocked = tx.cur.execute(_SQL["blocked"], (key,)).fetchone()
     if blocked is not None and blocked[1] >= key:
         return Spot(key, "blocked", lane, blocked, *blocked[2:5])
+    if (chain := chains.around(tx, key)) is not None:
+        return Spot(key, "blocked", lane, chain, 0, 0, 0, chained=True)
     for lease in leases.around(tx, key, key):
         position = lease.position_of(key)
         if position is not None:
             held = lease.ranges.spread()[position]
-            return Spot(key, "running", lane, (), held.attempt, held.failures, held.crashes, lease.token, position)
+            counts = held.attempt, held.failures, held.crashes
+            return Spot(key, "running", lane, (), *counts, token=lease.token, position=position)
     return None
 
 
@@ -87,6 +93,8 @@ def take_out(tx: Tx, spot: Spot) -> None:
     elif spot.state == "scheduled":
         tx.cur.execute(_SQL["drop_scheduled"], (lo,))
         INSERT_SCHEDULED.insert(tx.cur, [(*spot.lane, a, b, *rest) for a, b in pieces])
+    elif spot.chained:
+        chains.take_out(tx, hi, spot.key)
     elif spot.state == "blocked":
         waits = tx.cur.execute(_SQL["blocked_rows"], (lo,)).fetchall()
         tx.cur.execute(_SQL["drop_blocked"], (lo,))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from headrace.model.job import Batch, Due, NewJob
+from headrace.model.job import Batch, Due, JobId, NewJob
 from headrace.model.lane import Lane
 from headrace.policy.effective import only_marks
-from headrace.store.batches import segments
+from headrace.store.batches import chains, segments
+from headrace.store.sqlite.chains import INSERT_CHAINS
 from headrace.store.sqlite.engine.statements import load
-from headrace.store.sqlite.engine.transaction import ENQUEUED_TOTAL, READY, SCHEDULED, Tx
+from headrace.store.sqlite.engine.transaction import BLOCKED, ENQUEUED_TOTAL, READY, SCHEDULED, Tx
 from headrace.store.sqlite.rows import INSERT_SCHEDULED, Bulk, Row, as_json, micros
 
 _SQL = load("enqueue")
@@ -61,6 +62,10 @@ class Packed:
     lines: dict[tuple[str, int], Line] = field(default_factory=dict[tuple[str, int], Line])
     scheduled: list[tuple[int, int, Lane, int]] = field(default_factory=list[tuple[int, int, Lane, int]])
     """First and last place, lane, when."""
+    chains: list[tuple[int, int, Lane]] = field(default_factory=list[tuple[int, int, Lane]])
+    """First and last place, and lane."""
+    blocked: set[int] = field(default_factory=set[int])
+    """The places of other jobs that wait. They get no range here: see `blocked.py`."""
 
 
 def due_at(due: Due, now: int) -> int:
@@ -70,11 +75,17 @@ def due_at(due: Due, now: int) -> int:
     return now + micros(due) if isinstance(due, timedelta) else micros(due)
 
 
-def pack(batch: Batch, skip: frozenset[int], now: int, blocked: frozenset[int] = frozenset()) -> Packed:
-    """Everything but the places in `skip`. The jobs at `blocked` places get no range here: see `blocked.py`."""
+def pack(batch: Batch, existing: Mapping[int, JobId], now: int) -> Packed:
+    """Everything but the places with existing jobs."""
     packed = Packed(_shared(batch))
-    _pack_jobs(packed, batch, skip)
-    _pack_ranges(packed, batch, skip | blocked if blocked else skip, now)
+    _pack_jobs(packed, batch, existing)
+    waiting = {place for place, job in enumerate(batch.jobs) if job.wait is not None and place not in existing}
+    if not waiting:
+        _pack_ranges(packed, batch, existing, now)
+        return packed
+    _pack_chains(packed, batch, existing)
+    packed.blocked = waiting.difference(*(range(lo, hi + 1) for lo, hi, _ in packed.chains))
+    _pack_ranges(packed, batch, frozenset(waiting | existing.keys()), now)
     return packed
 
 
@@ -82,7 +93,8 @@ def write(tx: Tx, packed: Packed, base: int) -> None:
     for name, values in packed.steps:
         tx.cur.execute(_SQL[name], (base, *values))
     _INSERT_JOBS.insert(tx.cur, [_row(base + ord, job, packed) for ord, job in packed.jobs])
-    lines = line_numbers(tx, {*packed.lines, *((lane.queue, lane.priority) for _, _, lane, _ in packed.scheduled)})
+    others = [lane for _, _, lane, _ in packed.scheduled] + [lane for _, _, lane in packed.chains]
+    lines = line_numbers(tx, {*packed.lines, *((lane.queue, lane.priority) for lane in others)})
     for (queue, priority), line in packed.lines.items():
         number = lines[queue, priority]
         if line.limited:
@@ -102,6 +114,19 @@ def write(tx: Tx, packed: Packed, base: int) -> None:
         tx.depth.add(lane.queue, SCHEDULED, hi - lo + 1)
         tx.depth.add(lane.queue, ENQUEUED_TOTAL, hi - lo + 1)
     INSERT_SCHEDULED.insert(tx.cur, later)
+    _write_chains(tx, packed, base, lines)
+
+
+def _write_chains(tx: Tx, packed: Packed, base: int, lines: Mapping[tuple[str, int], int]) -> None:
+    rows: list[Row] = []
+    for lo, hi, lane in packed.chains:
+        number = lines[lane.queue, lane.priority]
+        if lane.limits:
+            tx.cur.execute(_SQL["limited"], (number,))
+        rows.append((base + hi, base + lo, number, lane.tenant, _id_and_limits(lane)[0]))
+        tx.depth.add(lane.queue, BLOCKED, hi - lo + 1)
+        tx.depth.add(lane.queue, ENQUEUED_TOTAL, hi - lo + 1)
+    INSERT_CHAINS.insert(tx.cur, rows)
 
 
 def line_numbers(tx: Tx, lines: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -157,7 +182,7 @@ def _row(key: int, job: NewJob, packed: Packed) -> Row:
     )  # fmt: skip
 
 
-def _pack_jobs(packed: Packed, batch: Batch, skip: frozenset[int]) -> None:
+def _pack_jobs(packed: Packed, batch: Batch, skip: Collection[int]) -> None:
     """Rows that differ in little travel packed: one step for all of them."""
     groups: dict[Alike, list[tuple[int, NewJob]]] = {}
     last: NewJob | None = None
@@ -245,7 +270,16 @@ def _pack_lanes(packed: Packed, jobs: list[tuple[int, NewJob]], alike: Alike) ->
 # ── ranges ───────────────────────────────────────────────────────────────────
 
 
-def _pack_ranges(packed: Packed, batch: Batch, skip: frozenset[int], now: int) -> None:
+def _pack_chains(packed: Packed, batch: Batch, existing: Mapping[int, JobId]) -> None:
+    jobs = batch.jobs
+    for lo, hi in chains(batch, existing):
+        # Several jobs that wait for the one before them are a run that waits, in one row.
+        if lo == hi and hi + 1 < len(jobs) and jobs[hi + 1].wait == jobs[lo].wait:
+            continue
+        packed.chains.append((lo, hi, jobs[lo].lane))
+
+
+def _pack_ranges(packed: Packed, batch: Batch, skip: Mapping[int, JobId] | frozenset[int], now: int) -> None:
     queue, priority, line = "", 0, None
     for lo, hi in segments(batch, skip):
         job = batch.jobs[lo]

@@ -77,7 +77,7 @@ select lo, hi from headrace_ready limit ?;
 select lo, hi from headrace_scheduled limit ?;
 
 -- name: blocked
-select distinct lo, hi from headrace_blocked limit ?;
+select lo, hi from headrace_blocked union select lo, hi from headrace_chain limit ?;
 
 -- name: text
 -- Literal and case-sensitive.

@@ -1,6 +1,7 @@
 -- name: any
--- Whether any end can matter to another job.
-select exists (select 1 from headrace_edge) or exists (select 1 from headrace_blocked);
+-- Whether there are members of gates, runs that wait for a job, and chains.
+select exists (select 1 from headrace_edge), exists (select 1 from headrace_blocked where source > 0),
+    exists (select 1 from headrace_chain);
 
 -- name: make
 insert into headrace_gate (id, queue, label, tenant, sealed, signalled, size, made_at, changed_at)
@@ -22,7 +23,8 @@ insert into headrace_edge (gate, first, last) values (?, ?, ?) on conflict (gate
 -- name: grow
 -- More members, one state of which is known. ?2: how many, ?3 to ?5: how many of them are done, dead, cancelled.
 update headrace_gate
-set size = size + ?2, done = done + ?3, dead = dead + ?4, cancelled = cancelled + ?5, changed_at = ?6 where no = ?1;
+set size = size + ?2, done = done + ?3, dead = dead + ?4, cancelled = cancelled + ?5, changed_at = ?6 where no = ?1
+returning sealed, size, done, dead, cancelled, told;
 
 -- name: counted_on
 -- The gates on which sources count: (index of the run of sources, gate, first and last member of a run of members).
@@ -120,12 +122,20 @@ select first, last from headrace_edge where gate = ?1 and first < 0 order by fir
 
 -- name: blocked
 -- Runs that wait for a source.
-select lo, hi from headrace_blocked where source = ?1 order by lo limit ?2;
+select lo, hi from headrace_blocked where source = ?1
+union all
+select ?1 + 1, ?1 + 1 from headrace_chain
+where hi = (select min(hi) from headrace_chain where hi > ?1) and lo <= ?1 + 1
+order by 1 limit ?2;
 
 -- name: waits
 -- What a blocked job waits for. ?1: its key.
 select source, needs from headrace_blocked
-where lo = (select max(lo) from headrace_blocked where lo <= ?1) and hi >= ?1 order by source;
+where lo = (select max(lo) from headrace_blocked where lo <= ?1) and hi >= ?1
+union all
+select ?1 - 1, 'done' from headrace_chain
+where hi = (select min(hi) from headrace_chain where hi >= ?1) and lo <= ?1
+order by 1;
 
 -- name: batch
 select id from headrace_batch where seq = ?;
@@ -136,8 +146,8 @@ select id from headrace_gate where no = ?;
 -- name: old
 -- Gates that nothing waits for: over, and unchanged since ?1, or with a signal that was kept long enough. A gate that counts on one that
 -- keeps its members stays, as a job does: see `old` in prune.sql.
-select no from headrace_gate as g
-where changed_at <= iif(kept_until is null, ?1, ?2) and sealed and done + dead + cancelled = size
+select no from headrace_gate as g indexed by headrace_gate_over
+where changed_at <= iif(kept_until is null, ?1, ?2) and sealed and size = done + dead + cancelled
     and (kept_until is null or kept_until <= ?2)
     and not exists (select 1 from headrace_blocked where source = -g.no)
     and not exists (

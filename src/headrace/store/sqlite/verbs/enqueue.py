@@ -35,10 +35,10 @@ class Prepared:
 
     def pack(self, _: Tx) -> None:
         batch = self._batch
-        if self._plain or batch.gates or batch.edges or batch.seals:
+        if self._plain or not batch.jobs:
             return
-        if not any(job.key or job.unique or job.due or job.wait for job in batch.jobs):
-            self._packed = pack(batch, frozenset(), 0)
+        if not any(job.key or job.unique or job.due for job in batch.jobs):
+            self._packed = pack(batch, {}, 0)
 
     def enqueue(self, tx: Tx) -> Enqueued:
         if self._plain:
@@ -68,14 +68,11 @@ def enqueue(tx: Tx, batch: Batch, prepared: Packed | None = None) -> Enqueued:
         follow(tx, add_members(tx, batch, None, existing))
         return Enqueued(existing)
     answered = _existing_encoder.encode(existing) if existing else None
-    blocked = frozenset(place for place, job in enumerate(batch.jobs) if job.wait is not None)
-    packed = pack(batch, frozenset(existing), tx.now, blocked)
+    packed = pack(batch, existing, tx.now)
     seq: int = tx.cur.execute(SQL["batch"], (batch.id.bytes, tx.now, packed.shared, answered)).fetchone()[0]
     write(tx, packed, seq << 16)
     locks.take(seq << 16)
-    if batch.linked:
-        changed = add_members(tx, batch, seq << 16, existing)
-        follow(tx, changed | block(tx, batch, seq << 16, existing))
+    _link(tx, batch, packed, seq << 16, existing)
     return Enqueued(existing)
 
 
@@ -84,9 +81,20 @@ def _enqueue_prepared(tx: Tx, batch: Batch, prepared: Packed) -> Enqueued:
     and the answer of that call names no job either.
     """
     row = tx.cur.execute(SQL["new_batch"], (batch.id.bytes, tx.now, prepared.shared)).fetchone()
-    if row is not None:
-        write(tx, prepared, row[0] << 16)
+    if row is None:
+        return Enqueued({})
+    if batch.edges:
+        refuse_over(tx, batch)
+    write(tx, prepared, row[0] << 16)
+    _link(tx, batch, prepared, row[0] << 16, {})
     return Enqueued({})
+
+
+def _link(tx: Tx, batch: Batch, packed: Packed, base: int, existing: dict[int, JobId]) -> None:
+    """Make gates, add members, and store what waits, but for chains."""
+    if packed.blocked or batch.gates or batch.edges or batch.seals:
+        changed = add_members(tx, batch, base, existing)
+        follow(tx, changed | block(tx, batch, base, existing, packed.blocked))
 
 
 def _decode(existing: bytes | None) -> dict[int, UUID]:

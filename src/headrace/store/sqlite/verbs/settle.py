@@ -12,7 +12,7 @@ from headrace.store.sqlite.blocked import suspend, suspends
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import DEAD, DONE_TOTAL, FAILED_TOTAL, READY, RUNNING, SCHEDULED, Tx
 from headrace.store.sqlite.fairness.allowance import give_back
-from headrace.store.sqlite.gates import any_links, count
+from headrace.store.sqlite.gates import count_runs, follow, linked
 from headrace.store.sqlite.lease import Held, LeaseRow
 from headrace.store.sqlite.packing import due_at
 from headrace.store.sqlite.rows import (
@@ -73,9 +73,10 @@ def _apply(tx: Tx, lease: LeaseRow, fresh: dict[int, Settlement]) -> None:
     if len(plain) < len(fresh):
         others = {position: fresh[position] for position in fresh.keys() - set(plain)}
         ends = _Settling(tx, lease, {position: reason for (_, position), reason in stops.items()}, runner).run(others)
-    if any_links(tx):
+    to = linked(tx)
+    if any(to):
         done = ((lo, lo + size - 1, None, "done") for _, lo, size in _pieces(lease, plain))
-        count(tx, [*done, *((row[0], row[1], None, row[2]) for row in ends)])
+        follow(tx, count_runs(tx, [*done, *((row[0], row[1], None, row[2]) for row in ends)], to))
     give_back(tx, lease, fresh)
     if stops:
         tx.cur.execute(SQL["forget_stops"], (lease.token, str(list(fresh))))
