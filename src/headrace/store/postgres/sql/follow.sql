@@ -76,6 +76,7 @@ declare
     v_release int2[];
     v_cancel  int2[];
     v_tids    tid[];
+    v_chain   tid[];
 begin
     moved := 0; busy := false;
     if headrace.is_gate(p_id) then
@@ -131,15 +132,18 @@ begin
     from (select x as needs, headrace.verdict(x, g.size, g.done, g.dead, g.cancelled, g.sealed) as verdict
         from unnest(array[1, 2, 3]::int2[]) x) n;
     v_tids := headrace.lock_waiting(p_id, coalesce(v_release, '{}'), v_cancel, p_limit);
-    if v_tids is not null then
-        select * into m from headrace.release(v_tids, p_now);
+    if 1 = any (v_release) then
+        v_chain := headrace.lock_chain(p_id);
+    end if;
+    if v_tids is not null or v_chain is not null then
+        select * into m from headrace.release(v_tids, p_now, v_chain);
         moved := m.moved; queues := m.queues;
     end if;
     if v_cancel <> '{}' then
         select * into m from headrace.cancel_waiting(p_id, v_cancel, p_limit, array[p_notes[1], null, p_notes[2]], p_now);
         moved := moved + m.cancelled; todo := todo || m.todo;
     end if;
-    if exists (select from headrace.blocked b where b.gate = p_id and b.needs = any (v_release || v_cancel)) then
+    if headrace.waits_on(p_id, v_release || v_cancel) then
         -- More than one call should move, or locked.
         insert into headrace.toll (gate, done) values (p_id, case when headrace.is_gate(p_id) then 0 else t.done end);
         busy := moved = 0;
@@ -150,6 +154,16 @@ begin
     end if;
 end $$;
 
+-- waits_on: whether a job waits for this gate or job with one of these needs.
+create or replace function headrace.waits_on(p_id uuid, p_needs int2[]) returns bool language plpgsql as $$
+declare
+    v_own uuid := headrace.chains_at(p_id);
+begin
+    return exists (select from headrace.blocked b where b.gate = p_id and b.needs = any (p_needs) and b.batch is distinct from v_own)
+        or (1 = any (p_needs) and not headrace.is_gate(p_id)
+            and exists (select from headrace.chain_after(headrace.id_batch(p_id), headrace.id_ord(p_id))));
+end $$;
+
 -- lock_waiting: lock up to p_limit runs of jobs that wait for this gate and are to be released. Rows that are locked are left out.
 --
 -- A suspended job has several rows. The one with the lowest gate stands for the job: whatever takes the job locks that one first,
@@ -157,12 +171,13 @@ end $$;
 create or replace function headrace.lock_waiting(p_id uuid, p_release int2[], p_cancel int2[], p_limit int4) returns tid[]
 language plpgsql as $$
 declare
+    v_own   uuid := headrace.chains_at(p_id);
     v_tids  tid[];
     v_first tid[];
 begin
     select array_agg(l.tid) into v_tids from (
         select b.ctid as tid from headrace.blocked b
-        where b.gate = p_id and b.attempt = 0 and b.needs = any (p_release)
+        where b.gate = p_id and b.attempt = 0 and b.needs = any (p_release) and b.batch is distinct from v_own
         order by b.batch, b.hi limit p_limit for update skip locked
     ) l;
     select array_agg(f.tid) into v_first from (
@@ -179,22 +194,29 @@ begin
     return nullif(v_tids, '{}');
 end $$;
 
--- cancel_waiting: cancel up to p_limit jobs that wait for this gate with one of these needs and never ran. p_notes: by need.
+-- cancel_waiting: cancel up to p_limit jobs that wait for this gate or job with one of these needs and never ran, and with the first job
+-- of a chain all of them. p_notes: by need.
 create or replace function headrace.cancel_waiting(p_id uuid, p_needs int2[], p_limit int4, p_notes text[], p_now timestamptz,
     out cancelled int4, out todo uuid[]
 ) language plpgsql as $$
 declare
+    v_own   uuid := headrace.chains_at(p_id);
+    v_after uuid := case when not headrace.is_gate(p_id) and 1 = any (p_needs) then headrace.id_batch(p_id) end;
     v_tid   tid[];
     v_part  tid;
     v_take  int4;
     v_batch uuid[]; v_lo int4[]; v_hi int4[];
 begin
-    with found as materialized (
+    with waiting as materialized (
         select b.ctid as tid, b.batch, b.hi, b.hi - b.lo + 1 as len from headrace.blocked b
-        where b.gate = p_id and b.attempt = 0 and b.needs = any (p_needs)
+        where b.gate = p_id and b.attempt = 0 and b.needs = any (p_needs) and b.batch is distinct from v_own
         order by b.batch, b.hi limit p_limit for update skip locked
+    ), chain as materialized (
+        select b.ctid as tid, b.batch, b.hi, b.hi - b.lo + 1 as len from headrace.blocked b
+        where b.gate = headrace.chain_of(v_after) and b.batch = v_after and b.hi > headrace.id_ord(p_id) and b.lo = headrace.id_ord(p_id) + 1
+        for update skip locked
     ), counted as (
-        select f.*, sum(f.len) over (order by f.batch, f.hi) as upto from found f
+        select f.*, sum(f.len) over (order by f.batch, f.hi) as upto from (table waiting union all table chain) f
     )
     select array_agg(c.tid) filter (where c.upto <= p_limit), min(c.tid::text) filter (where c.upto > p_limit)::tid,
         min(p_limit - (c.upto - c.len)) filter (where c.upto > p_limit)
@@ -206,12 +228,13 @@ begin
     ), front as (
         update headrace.blocked b set lo = b.lo + v_take where b.ctid = v_part returning b.*
     ), runs as materialized (
-        select w.batch, w.lo, w.hi, w.needs, w.queue from whole w
+        select w.gate, w.batch, w.lo, w.hi, w.needs, w.queue from whole w
         union all
-        select f.batch, f.lo - v_take, f.lo - 1, f.needs, f.queue from front f
+        select f.gate, f.batch, f.lo - v_take, f.lo - 1, f.needs, f.queue from front f
     ), ended as (
         insert into headrace.ending (batch, finished_at, ord, state, attempt, note)
-        select r.batch, p_now, o, 3, 0, replace(p_notes[r.needs], '00000000-0000-0000-0000-000000000000', p_id::text)
+        select r.batch, p_now, o, 3, 0, replace(p_notes[r.needs], '00000000-0000-0000-0000-000000000000',
+            headrace.waits_for(r.gate, r.batch, o)::text)
         from runs r cross join lateral generate_series(r.lo, r.hi) o
     ), told as (
         insert into headrace.tally (blocked, queue) select -sum(r.hi - r.lo + 1), r.queue from runs r group by r.queue

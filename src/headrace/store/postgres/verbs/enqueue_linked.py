@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from itertools import pairwise
 from typing import Final, NamedTuple
+from uuid import UUID
 
-from headrace.model.job import Batch
+from headrace.model.gate import Wait
+from headrace.model.job import MAX_BATCH, Batch
 from headrace.model.records import Enqueued
-from headrace.store.batches import segments
+from headrace.store.batches import chains, segments
 from headrace.store.postgres import rows
 from headrace.store.postgres.arguments import (
     Bools,
@@ -89,8 +91,9 @@ async def enqueue_linked(server: Server, follow: Follow, batch: Batch) -> Enqueu
 
 
 def linked_args(batch: Batch, now: datetime | None) -> EnqueueLinkedArgs:
-    runs = _runs(batch)
-    waits = [batch.jobs[lo].wait for lo, _ in runs]
+    chained = _chains(batch)
+    runs = _runs(batch, chained)
+    waits = [Wait(_chain_of(batch)) if lo in chained else batch.jobs[lo].wait for lo, _ in runs]
     members = [(place_of(edge.first), place_of(edge.last), edge.into) for edge in batch.edges]
     args = EnqueueLinkedArgs(*enqueue_args(batch, now, runs))._replace(
         w_gate=column([wait and wait.gate for wait in waits]),
@@ -108,10 +111,26 @@ def linked_args(batch: Batch, now: datetime | None) -> EnqueueLinkedArgs:
     )
 
 
-def _runs(batch: Batch) -> list[tuple[int, int]]:
-    """The runs of a batch, which also end where jobs wait for something else."""
-    jobs, runs = batch.jobs, list[tuple[int, int]]()
-    for lo, hi in segments(batch):
-        cuts = [at for at in range(lo + 1, hi + 1) if jobs[at].wait != jobs[at - 1].wait]
-        runs += [(start, end - 1) for start, end in pairwise([lo, *cuts, hi + 1])]
+def _runs(batch: Batch, chained: Mapping[int, int]) -> list[tuple[int, int]]:
+    """The runs of a batch, with each chain as one."""
+    runs, start = list[tuple[int, int]](), 0
+    for segment, hi in segments(batch):
+        if (lo := max(segment, start)) <= hi:
+            end = chained.get(lo, hi)
+            runs.append((lo, end))
+            start = end + 1
     return runs
+
+
+def _chains(batch: Batch) -> dict[int, int]:
+    """The chains of a batch, first to last place. A job of a chain and the one before it are stored whatever the server finds."""
+    if len(batch.jobs) == MAX_BATCH:
+        # The last place stands for chains, see `chain_of`.
+        return {}
+    unsure = frozenset(place for place, job in enumerate(batch.jobs) if job.key is not None or job.unique is not None)
+    return {lo: hi for lo, hi in chains(batch, unsure) if lo < hi}
+
+
+def _chain_of(batch: Batch) -> UUID:
+    """As in `sql/ids.sql`."""
+    return UUID(int=batch.id.int | MAX_BATCH - 1)

@@ -74,7 +74,12 @@ select e.gate from headrace.edge e
 where e.batch = $1::uuid and ((not e.many and e.hi = $2::int4) or (e.many and e.hi >= $2 and e.lo <= $2)) limit $3"""
 _BLOCKED: Final = """
 select r.batch, o from (
-    select b.batch, b.lo, b.hi from headrace.blocked b where b.gate = $1 order by b.batch, b.hi limit $2
+    (select b.batch, b.lo, b.hi from headrace.blocked b
+     where b.gate = $1 and b.batch is distinct from headrace.chains_at($1) order by b.batch, b.hi limit $2)
+    union all
+    -- In a chain, only the next job waits for this one.
+    (select b.batch, $4::int4 + 1, $4 + 1 from headrace.blocked b
+     where b.gate = headrace.chain_of($3) and b.batch = $3 and b.hi > $4 and b.lo <= $4 + 1)
 ) r cross join lateral generate_series(r.lo, r.hi) o order by r.batch, o limit $2"""
 _BEFORE_ALL: Final = (UUID(int=0), -1)
 
@@ -128,7 +133,7 @@ async def links(server: Server, id: UUID, after: UUID | None, limit: int) -> Lin
         async with transaction(connection, "begin isolation level repeatable read, read only"):
             members = await connection.fetch(_MEMBERS, id, *start, limit)
             into = await connection.fetch(_INTO, *place_of(id), limit)
-            blocked = await connection.fetch(_BLOCKED, id, limit)
+            blocked = await connection.fetch(_BLOCKED, id, limit, *place_of(id))
         return Links(
             tuple(Edge(_member(batch, lo), _member(batch, hi), GateId(id)) for batch, lo, hi in members),
             tuple(GateId(row[0]) for row in into),

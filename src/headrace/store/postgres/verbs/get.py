@@ -19,7 +19,7 @@ _FAILURES: Final = """
 select f.* from unnest($1::uuid[], $2::int4[]) u(batch, ord)
 join headrace.failure f on f.batch = u.batch and f.ord = u.ord order by f.attempt, f.at"""
 _WAITS: Final = """
-select u.batch, u.ord, b.gate, b.needs from unnest($1::uuid[], $2::int4[]) u(batch, ord)
+select u.batch, u.ord, headrace.waits_for(b.gate, u.batch, u.ord) as gate, b.needs from unnest($1::uuid[], $2::int4[]) u(batch, ord)
 join headrace.blocked b on b.batch = u.batch and b.hi >= u.ord and b.lo <= u.ord order by b.gate"""
 _REPORTS: Final = """
 select r.* from unnest($1::uuid[], $2::int4[]) u(batch, ord)
