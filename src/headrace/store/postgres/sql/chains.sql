@@ -19,24 +19,60 @@ begin
     return case when p_gate = headrace.chain_of(p_batch) then headrace.job_id(p_batch, p_ord - 1) else p_gate end;
 end $$;
 
--- chain_after: the chain that goes on when this job is done, if there is one. The chains of a batch do not overlap, so the one in which
--- the next job is ends first.
-create or replace function headrace.chain_after(p_batch uuid, p_ord int4) returns table (tid tid, lo int4) language sql stable rows 1 as $$
-    select c.tid, c.lo from (
-        select b.ctid as tid, b.lo from headrace.blocked b
-        where b.gate = headrace.chain_of(p_batch) and b.batch = p_batch and b.hi > p_ord order by b.hi limit 1
-    ) c where c.lo = p_ord + 1
-$$;
-
--- lock_chain: lock the chain that goes on when this job is done. A row that is locked is left out.
-create or replace function headrace.lock_chain(p_id uuid) returns tid[] language plpgsql as $$
-declare
-    v_batch uuid  := headrace.id_batch(p_id);
-    v_ord   int4  := headrace.id_ord(p_id);
+-- chain_goes_on: whether a chain waits for this job. The chains of a batch do not overlap, so the one with the next job ends first.
+create or replace function headrace.chain_goes_on(p_batch uuid, p_ord int4) returns bool language plpgsql stable as $$
 begin
-    if headrace.is_gate(p_id) then return null; end if;
-    return nullif(array(
-        select b.ctid from headrace.blocked b
-        where b.gate = headrace.chain_of(v_batch) and b.batch = v_batch and b.hi > v_ord and b.lo = v_ord + 1 for update skip locked
-    ), '{}');
+    return coalesce((
+        select b.lo = p_ord + 1 from headrace.blocked b
+        where b.gate = headrace.chain_of(p_batch) and b.batch = p_batch and b.hi > p_ord order by b.hi limit 1), false);
+end $$;
+
+-- go_on: these jobs have ended, the last of each range at p_hi. Makes the next job of their chains ready.
+--
+--   p_state   1 done, 2 dead, 3 cancelled
+--   p_toll    leave a toll for what was not moved: what another transaction has locked or changed, what there is more of than one
+--             call should move, and what is to be cancelled
+--
+-- Finds, locks and moves in one statement. A row that another transaction has changed since this statement began is locked, but not
+-- found by the update, so it is among those that were not moved. Returns how many jobs it moved, their queues, the jobs with a toll, and
+-- whether other jobs than those of chains may wait for jobs of these batches.
+create or replace function headrace.go_on(p_batch uuid[], p_hi int4[], p_state int2[], p_now timestamptz, p_toll bool default true,
+    out moved int4, out queues text[], out follow uuid[], out others bool
+) language plpgsql as $$
+begin
+    with ends as materialized (
+        select u.batch, u.hi, u.state, headrace.chain_of(u.batch) as chain from unnest(p_batch, p_hi, p_state) u(batch, hi, state)
+    ), found as materialized (
+        select e.batch, e.hi, e.state, c.tid from ends e cross join lateral (
+            -- As in `chain_goes_on`.
+            select b.ctid as tid, b.lo from headrace.blocked b
+            where b.gate = e.chain and b.batch = e.batch and b.hi > e.hi order by b.hi limit 1
+        ) c where c.lo = e.hi + 1 and e.state <> 2
+    ), held as materialized (
+        select b.ctid as tid from found f join headrace.blocked b on b.ctid = f.tid
+        where f.state = 1 and b.lo = f.hi + 1 limit 1000 for update of b skip locked
+    ), shorter as (
+        -- No index has `lo`, so this is a HOT update.
+        update headrace.blocked b set lo = b.lo + 1 where b.ctid = any (array(select h.tid from held h)) and b.lo < b.hi
+        returning b.batch, b.lo - 1 as ord, b.seq, b.lane, b.priority, b.queue, b.tenant, b.limits
+    ), gone as (
+        delete from headrace.blocked b where b.ctid = any (array(select h.tid from held h)) and b.lo = b.hi
+        returning b.batch, b.lo as ord, b.seq, b.lane, b.priority, b.queue, b.tenant, b.limits
+    ), links as materialized (
+        table shorter union all table gone
+    ), now_ready as (
+        insert into headrace.ready (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, limits)
+        select l.seq, l.lane, l.batch, l.ord, l.ord, l.priority, 0, 0, 0, false, l.queue, l.tenant, l.limits from links l
+    ), told as (
+        insert into headrace.tally (blocked, ready, queue) select -count(*), count(*), l.queue from links l group by l.queue
+    ), tolled as (
+        insert into headrace.toll (gate, done)
+        select headrace.job_id(f.batch, f.hi), (f.state = 1)::int4 from found f
+        where p_toll and (f.batch, f.hi + 1) not in (select l.batch, l.ord from links l)
+        returning gate
+    )
+    select (select count(*) from links), (select array_agg(distinct l.queue) from links l), (select array_agg(t.gate) from tolled t),
+        exists (select from ends e where exists (select from headrace.blocked b where b.gate >= e.batch and b.gate < e.chain)
+            or (e.hi = 65535 and exists (select from headrace.blocked b where b.gate = e.chain and b.batch <> e.batch)))
+    into moved, queues, follow, others;
 end $$;

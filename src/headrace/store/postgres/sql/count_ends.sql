@@ -80,8 +80,8 @@ begin
         where headrace.verdict_of(b.needs, u.state) <> 0
         union
         select headrace.job_id(u.batch, u.hi), (u.state = 1)::int4
-        from unnest(p_batch, p_hi, p_state) u(batch, hi, state) cross join lateral headrace.chain_after(u.batch, u.hi) c
-        where headrace.verdict_of(1::int2, u.state) <> 0
+        from unnest(p_batch, p_hi, p_state) u(batch, hi, state)
+        where u.state in (1, 3) and headrace.chain_goes_on(u.batch, u.hi)
         returning gate
     )
     select array_agg(m.gate) into v_ids from marked m;
@@ -132,14 +132,17 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    v_tid   tid[];
-    v_chain tid[];
-    v_left  uuid[];
+    c      record;
+    v_tid  tid[];
+    v_left uuid[];
 begin
     if p_linked <> 2 then
         follow := headrace.count_members(p_batch, p_lo, p_hi, p_state);
     end if;
     if p_linked = 1 then return; end if;
+    c := headrace.go_on(p_batch, p_hi, p_state, p_now);
+    queues := c.queues; follow := follow || c.follow;
+    if not c.others then return; end if;
     with waits as materialized (
         select b.ctid as tid, b.gate, (u.state = 1)::int4 as done, headrace.verdict_of(b.needs, u.state) as says
         from unnest(p_batch, p_lo, p_hi, p_state) u(batch, lo, hi, state)
@@ -147,47 +150,29 @@ begin
     ), taken as materialized (
         select b.ctid as tid from headrace.blocked b
         where b.ctid = any (array(select w.tid from waits w where w.says = 1 limit 1000)) for update skip locked
-    ), links as materialized (
-        select c.tid, c.lo, u.batch, u.hi, (u.state = 1)::int4 as done
-        from unnest(p_batch, p_hi, p_state) u(batch, hi, state) cross join lateral headrace.chain_after(u.batch, u.hi) c
-        where headrace.verdict_of(1::int2, u.state) <> 0
-    ), linked as materialized (
-        -- A chain that another transaction has split begins elsewhere now.
-        select b.ctid as tid from links k join headrace.blocked b on b.ctid = k.tid and b.lo = k.lo
-        where k.done = 1 limit 1000 for update of b skip locked
     ), marked as (
         insert into headrace.toll (gate, done)
         select distinct w.gate, w.done from waits w where w.says <> 0 and w.tid not in (select t.tid from taken t)
-        union
-        select headrace.job_id(k.batch, k.hi), k.done from links k where k.tid not in (select l.tid from linked l)
         returning gate
     )
-    select (select array_agg(t.tid) from taken t), (select array_agg(l.tid) from linked l), (select array_agg(m.gate) from marked m)
-    into v_tid, v_chain, v_left;
-    if v_tid is not null or v_chain is not null then
-        select r.queues into queues from headrace.release(v_tid, p_now, v_chain) r;
+    select (select array_agg(t.tid) from taken t), (select array_agg(m.gate) from marked m) into v_tid, v_left;
+    if v_tid is not null then
+        queues := queues || (select r.queues from headrace.release(v_tid, p_now) r);
     end if;
     follow := follow || v_left;
 end $$;
 
 -- release: move runs that this transaction has locked from blocked to ready, or to scheduled if they are due later. Of a
--- suspended job all rows are given, and it becomes ready. p_chains: chains, of which the first job is moved.
-create or replace function headrace.release(p_tid tid[], p_now timestamptz, p_chains tid[] default null, out moved int4, out queues text[])
+-- suspended job all rows are given, and it becomes ready.
+create or replace function headrace.release(p_tid tid[], p_now timestamptz, out moved int4, out queues text[])
 language plpgsql as $$
 begin
     with gone as (
-        delete from headrace.blocked b where b.ctid = any (p_tid) or (b.ctid = any (p_chains) and b.lo = b.hi) returning b.*
-    ), shorter as (
-        -- No index has `lo`, so this is a HOT update.
-        update headrace.blocked b set lo = b.lo + 1 where b.ctid = any (p_chains) and b.lo < b.hi returning b.*
+        delete from headrace.blocked b where b.ctid = any (p_tid) returning b.*
     ), runs as materialized (
-        (select distinct on (g.batch, g.hi) g.seq, g.lane, g.batch, g.lo, g.hi, g.priority, g.attempt, g.failures, g.crashes, g.suspect,
-            g.queue, g.tenant, g.note, g.limits,
+        select distinct on (g.batch, g.hi) g.*,
             case when g.attempt = 0 then nullif(greatest(coalesce(g.due_at, p_now + g.delay), p_now), p_now) end as later
-        from gone g order by g.batch, g.hi)
-        union all
-        select s.seq, s.lane, s.batch, s.lo - 1, s.lo - 1, s.priority, 0, 0, 0, false, s.queue, s.tenant, s.note, s.limits, null
-        from shorter s
+        from gone g order by g.batch, g.hi
     ), now_ready as (
         insert into headrace.ready (seq, lane, batch, lo, hi, priority, attempt, failures, crashes, suspect, queue, tenant, note, limits)
         select r.seq, r.lane, r.batch, r.lo, r.hi, r.priority, r.attempt, r.failures, r.crashes, r.suspect, r.queue, r.tenant, r.note, r.limits

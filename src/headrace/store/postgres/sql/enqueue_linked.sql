@@ -28,13 +28,22 @@ set enable_mergejoin = off
 as $$
 declare
     v_now   timestamptz := coalesce(p_now, clock_timestamp());
-    v_known bool := cardinality(p_payloads) > 0 and exists (select from headrace.job j where j.batch = p_batch);
+    v_known bool;
     v_gates uuid[];                                   -- all gates of the call
     v_made  uuid[];                                   -- those that this call makes
     v_new_batch uuid[]; v_new_lo int4[]; v_new_hi int4[]; v_new_into uuid[];   -- members that were not known
     v_job   uuid[]; v_state int2[];                   -- jobs of other calls, and their states
     v_id    uuid;
 begin
+    if g_id is null and e_batch is null and p_seals is null and u_ord is null and k_ord is null
+        and not exists (select from unnest(w_gate) w where w < p_batch or w > headrace.chain_of(p_batch))
+    then
+        -- Jobs that wait for others of the same call only, such as those of a chain. All of them are stored.
+        perform headrace.enqueue_batch(p_batch, p_tasks, p_payloads, p_options, s_hi, s_queue, s_priority, s_tenant, s_lane, s_limits, s_run_at,
+            s_delay, null, null, null, null, null, null, null, null, null, p_now, w_gate, w_needs);
+        return;
+    end if;
+    v_known := cardinality(p_payloads) > 0 and exists (select from headrace.job j where j.batch = p_batch);
     if not v_known then
         v_gates := array(select distinct x from unnest(g_id || e_into || p_seals || w_gate || e_batch) x where headrace.is_gate(x) order by x);
         perform from headrace.gate g where g.id = any (v_gates) order by g.id for key share;

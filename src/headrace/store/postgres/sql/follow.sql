@@ -76,7 +76,6 @@ declare
     v_release int2[];
     v_cancel  int2[];
     v_tids    tid[];
-    v_chain   tid[];
 begin
     moved := 0; busy := false;
     if headrace.is_gate(p_id) then
@@ -132,12 +131,13 @@ begin
     from (select x as needs, headrace.verdict(x, g.size, g.done, g.dead, g.cancelled, g.sealed) as verdict
         from unnest(array[1, 2, 3]::int2[]) x) n;
     v_tids := headrace.lock_waiting(p_id, coalesce(v_release, '{}'), v_cancel, p_limit);
-    if 1 = any (v_release) then
-        v_chain := headrace.lock_chain(p_id);
-    end if;
-    if v_tids is not null or v_chain is not null then
-        select * into m from headrace.release(v_tids, p_now, v_chain);
+    if v_tids is not null then
+        select * into m from headrace.release(v_tids, p_now);
         moved := m.moved; queues := m.queues;
+    end if;
+    if v_state = 'done' then
+        select * into m from headrace.go_on(array[headrace.id_batch(p_id)], array[headrace.id_ord(p_id)], array[1::int2], p_now, false);
+        moved := moved + m.moved; queues := queues || m.queues;
     end if;
     if v_cancel <> '{}' then
         select * into m from headrace.cancel_waiting(p_id, v_cancel, p_limit, array[p_notes[1], null, p_notes[2]], p_now);
@@ -161,7 +161,7 @@ declare
 begin
     return exists (select from headrace.blocked b where b.gate = p_id and b.needs = any (p_needs) and b.batch is distinct from v_own)
         or (1 = any (p_needs) and not headrace.is_gate(p_id)
-            and exists (select from headrace.chain_after(headrace.id_batch(p_id), headrace.id_ord(p_id))));
+            and headrace.chain_goes_on(headrace.id_batch(p_id), headrace.id_ord(p_id)));
 end $$;
 
 -- lock_waiting: lock up to p_limit runs of jobs that wait for this gate and are to be released. Rows that are locked are left out.
