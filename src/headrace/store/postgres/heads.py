@@ -4,7 +4,7 @@ There are four memories. The *ring* holds, per queue and priority, the tenant th
 owed to it, so that tenants take turns also behind a transaction pooler. The queue that was served last stands last, so
 queues take turns, too. What is *owed* holds, per queue and priority, the tenants that a claim passed over because other
 claims were taking from them, and the jobs of the turns that they missed. The *lanes* hold the lane that was served last, for tenants with several. The *heads* hold, per
-lane, the place of the last claim. While a transaction holds a snapshot open, claimed ranges stay in the index as dead
+lane, the first place of the last claim. While a transaction holds a snapshot open, claimed ranges stay in the index as dead
 entries in front of every lane, and each claim takes longer to pass them. So after a search that met many, claims begin
 at the remembered heads for a while. The store still searches everything often enough that a job before a head (a late
 commit, a retry, a new lane) waits for moments only.
@@ -21,6 +21,8 @@ _SHARE: Final = 20.0
 """A costly search is not made again for so many times as long as it took,"""
 _LONGEST, _MOST_SHARE = 1.0, 4.0
 """but for no more than so many seconds, or so many times as long where it took very long."""
+_RELEASED_SHARE: Final = 2.0
+"""The same where jobs that waited for others have become ready: they are before the heads, in their old places."""
 _KNOWN: Final = 200
 """Lanes remembered."""
 _TENANTS: Final = 2000
@@ -44,6 +46,8 @@ class Heads:
         self._heads: dict[Lane, int] = {}
         self._full_after = 0.0
         self._probe_after = 0.0
+        self._searched = 0.0, 0.0
+        """When the last costly search of everything ended, and how many seconds it took."""
 
     @property
     def probe(self) -> bool:
@@ -115,20 +119,29 @@ class Heads:
             ):
                 _remember(self._lanes, (priority, queue, tenant), lane, _TENANTS)
         if row["r_seq"]:
-            for place in zip(
+            places = zip(
                 row["r_priority"], row["r_queue"], row["r_tenant"], row["r_lane"], row["r_seq"], strict=True
-            ):
+            )
+            # The first of each lane is remembered, because jobs may come back to their places in it.
+            for place in reversed([*places]):
                 _remember(self._heads, place[:4], place[4], _KNOWN)
             if row["wasted"] > _MANY:
                 self._costly(row["spent"], full=full)
 
     def _costly(self, spent: float, *, full: bool) -> None:
         """A search met many dead entries, so the next search of its kind is delayed."""
-        again = time.monotonic() + min(_SHARE * spent, max(_LONGEST, _MOST_SHARE * spent))
+        now = time.monotonic()
+        again = now + min(_SHARE * spent, max(_LONGEST, _MOST_SHARE * spent))
         if full:
+            self._searched = now, spent
             self._full_after = again
         else:
             self._probe_after = again
+
+    def released(self) -> None:
+        """Jobs have become ready because others have ended."""
+        at, spent = self._searched
+        self._full_after = min(self._full_after, at + _RELEASED_SHARE * spent)
 
     def forget(self) -> None:
         """Forget the places and what is owed, because no job waits."""

@@ -147,7 +147,7 @@ class PostgresStore:
         return await heartbeat(self._server, self._leases, tokens, ttl, presence)
 
     async def settle(self, token: Token, settlements: Sequence[tuple[int, Settlement]]) -> frozenset[int]:
-        return await settle(self._server, self._leases, self._follow, token, settlements)
+        return await settle(self._server, self._leases, self._claims, self._follow, token, settlements)
 
     async def report(self, token: Token, reports: Sequence[tuple[int, Report]]) -> frozenset[int]:
         return await report(self._server, token, reports)

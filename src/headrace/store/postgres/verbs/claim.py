@@ -156,6 +156,10 @@ class Claims:
             self._left_nothing(ask, seen)
         return await self._held(ask.token) if first["held"] else None
 
+    def released(self) -> None:
+        """Jobs have become ready because others of this store object's leases have ended."""
+        self._heads.released()
+
     def has_left_nothing(self, ask: Ask) -> bool:
         """Whether this worker's last claim left nothing in these queues, and every job since then would have sent a hint."""
         bell, swept = self._server.bell, self._swept

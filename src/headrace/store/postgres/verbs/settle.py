@@ -34,6 +34,7 @@ from headrace.store.postgres.arguments import (
 )
 from headrace.store.postgres.lease import LeaseMemory
 from headrace.store.postgres.server import Server
+from headrace.store.postgres.verbs.claim import Claims
 from headrace.store.postgres.verbs.follow import Follow
 from headrace.store.postgres.verbs.gates import gate_columns
 from headrace.store.postgres.wakeup import ALL, due_hint
@@ -90,7 +91,12 @@ _SUSPEND: Final = "select * from " + expression(
 
 
 async def settle(
-    server: Server, leases: LeaseMemory, follow: Follow, token: Token, settlements: Sequence[tuple[int, Settlement]]
+    server: Server,
+    leases: LeaseMemory,
+    claims: Claims,
+    follow: Follow,
+    token: Token,
+    settlements: Sequence[tuple[int, Settlement]],
 ) -> frozenset[int]:
     if not settlements:
         return frozenset()
@@ -111,7 +117,9 @@ async def settle(
         leases.end(token)
     # Only jobs that come back are told, and where all jobs ended well there are none.
     hints = set[str]() if args.p_states is None else hints_of(settlements)
-    hints.update(woken or ())
+    if woken:
+        hints.update(woken)
+        claims.released()
     if faults.ARMED and ids:
         faults.reach("tolled")
     follow.soon(ids)

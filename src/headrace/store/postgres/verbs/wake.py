@@ -57,6 +57,6 @@ class Wake:
                 back = [
                     (at, Again(job.failures, job.crashes, suspect=lease.suspect)) for at, job in enumerate(lease.jobs)
                 ]
-                await settle(self._server, self._leases, self._follow, lease.token, back)
+                await settle(self._server, self._leases, self._claims, self._follow, lease.token, back)
         except HeadraceError as error:
             _log.warning("jobs may wait for their lease to expire, because they cannot be released: %s", error)
