@@ -33,8 +33,8 @@ end $$;
 --   p_toll    leave a toll for what was not moved: what another transaction has locked or changed, what there is more of than one
 --             call should move, and what is to be cancelled
 --
--- Finds, locks and moves in one statement. A row that another transaction has changed since this statement began is locked, but not
--- found by the update, so it is among those that were not moved. Returns how many jobs it moved, their queues, the jobs with a toll, and
+-- Locks and moves in one statement. A row that another transaction has changed since this statement began is locked, but not found
+-- by the update, so it is among those that were not moved. Returns how many jobs it moved, their queues, the jobs with a toll, and
 -- whether other jobs than those of chains may wait for jobs of these batches.
 create or replace function headrace.go_on(p_batch uuid[], p_hi int4[], p_state int2[], p_now timestamptz, p_toll bool default true,
     out moved int4, out queues text[], out follow uuid[], out others bool
@@ -42,15 +42,12 @@ create or replace function headrace.go_on(p_batch uuid[], p_hi int4[], p_state i
 begin
     with ends as materialized (
         select u.batch, u.hi, u.state, headrace.chain_of(u.batch) as chain from unnest(p_batch, p_hi, p_state) u(batch, hi, state)
-    ), found as materialized (
-        select e.batch, e.hi, e.state, c.tid from ends e cross join lateral (
+    ), held as materialized (
+        select c.tid from ends e cross join lateral (
             -- As in `chain_goes_on`.
             select b.ctid as tid, b.lo from headrace.blocked b
-            where b.gate = e.chain and b.batch = e.batch and b.hi > e.hi order by b.hi limit 1
-        ) c where c.lo = e.hi + 1 and e.state <> 2
-    ), held as materialized (
-        select b.ctid as tid from found f join headrace.blocked b on b.ctid = f.tid
-        where f.state = 1 and b.lo = f.hi + 1 limit 1000 for update of b skip locked
+            where b.gate = e.chain and b.batch = e.batch and b.hi > e.hi order by b.hi limit 1 for update skip locked
+        ) c where e.state = 1 and c.lo = e.hi + 1 limit 1000
     ), shorter as (
         -- No index has `lo`, so this is a HOT update.
         update headrace.blocked b set lo = b.lo + 1 where b.ctid = any (array(select h.tid from held h)) and b.lo < b.hi
@@ -67,8 +64,8 @@ begin
         insert into headrace.tally (blocked, ready, queue) select -count(*), count(*), l.queue from links l group by l.queue
     ), tolled as (
         insert into headrace.toll (gate, done)
-        select headrace.job_id(f.batch, f.hi), (f.state = 1)::int4 from found f
-        where p_toll and (f.batch, f.hi + 1) not in (select l.batch, l.ord from links l)
+        select headrace.job_id(e.batch, e.hi), (e.state = 1)::int4 from ends e
+        where p_toll and e.state <> 2 and (e.batch, e.hi + 1) not in (select l.batch, l.ord from links l) and headrace.chain_goes_on(e.batch, e.hi)
         returning gate
     )
     select (select count(*) from links), (select array_agg(distinct l.queue) from links l), (select array_agg(t.gate) from tolled t),

@@ -21,17 +21,24 @@ begin
         insert into headrace.tally (running, done, queue) values (-v_size, v_size, l.queues[coalesce(l.r_queue[1], 1)]);
         return;
     end if;
-    insert into headrace.ending (batch, finished_at, ord, hi, state, attempt, failures, crashes, worker, claimed_at)
-    select n.batch, p_now, min(n.lo), nullif(max(n.hi), min(n.lo)), 1, coalesce(n.attempt, 1), nullif(n.failures, 0),
-        nullif(n.crashes, 0), v_worker, l.claimed_at
-    from (
-        -- Pieces without a gap have one difference between where they end and how many jobs they and those before them have.
-        select r.batch, r.attempt, r.failures, r.crashes, p.block, p.lo, p.hi, p.hi - sum(p.hi - p.lo + 1) over (
-            partition by r.batch, p.block, r.attempt, r.failures, r.crashes order by p.lo) as island
-        from unnest(l.r_batch, l.r_lo, l.r_hi, l.r_attempt, l.r_failures, l.r_crashes) r(batch, lo, hi, attempt, failures, crashes)
-        cross join lateral headrace.pieces(r.lo, r.hi) p
-    ) n
-    group by n.batch, n.block, n.attempt, n.failures, n.crashes, n.island;
+    if l.r_lo = l.r_hi and (select count(distinct b) from unnest(l.r_batch) b) = cardinality(l.r_batch) then
+        -- Single jobs of as many calls, such as those of chains, have no neighbours. To look for some takes almost as long as the rest.
+        insert into headrace.ending (batch, finished_at, ord, state, attempt, failures, crashes, worker, claimed_at)
+        select r.batch, p_now, r.ord, 1, coalesce(r.attempt, 1), nullif(r.failures, 0), nullif(r.crashes, 0), v_worker, l.claimed_at
+        from unnest(l.r_batch, l.r_lo, l.r_attempt, l.r_failures, l.r_crashes) r(batch, ord, attempt, failures, crashes);
+    else
+        insert into headrace.ending (batch, finished_at, ord, hi, state, attempt, failures, crashes, worker, claimed_at)
+        select n.batch, p_now, min(n.lo), nullif(max(n.hi), min(n.lo)), 1, coalesce(n.attempt, 1), nullif(n.failures, 0),
+            nullif(n.crashes, 0), v_worker, l.claimed_at
+        from (
+            -- Pieces without a gap have one difference between where they end and how many jobs they and those before them have.
+            select r.batch, r.attempt, r.failures, r.crashes, p.block, p.lo, p.hi, p.hi - sum(p.hi - p.lo + 1) over (
+                partition by r.batch, p.block, r.attempt, r.failures, r.crashes order by p.lo) as island
+            from unnest(l.r_batch, l.r_lo, l.r_hi, l.r_attempt, l.r_failures, l.r_crashes) r(batch, lo, hi, attempt, failures, crashes)
+            cross join lateral headrace.pieces(r.lo, r.hi) p
+        ) n
+        group by n.batch, n.block, n.attempt, n.failures, n.crashes, n.island;
+    end if;
     insert into headrace.tally (running, done, queue)
     select -sum(r.hi - r.lo + 1), sum(r.hi - r.lo + 1), l.queues[coalesce(r.queue, 1)]
     from unnest(l.r_lo, l.r_hi, l.r_queue) r(lo, hi, queue) group by 3;
