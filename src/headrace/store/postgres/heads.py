@@ -119,9 +119,7 @@ class Heads:
             ):
                 _remember(self._lanes, (priority, queue, tenant), lane, _TENANTS)
         if row["r_seq"]:
-            places = zip(
-                row["r_priority"], row["r_queue"], row["r_tenant"], row["r_lane"], row["r_seq"], strict=True
-            )
+            places = zip(row["r_priority"], row["r_queue"], row["r_tenant"], row["r_lane"], row["r_seq"], strict=True)
             # The first of each lane is remembered, because jobs may come back to their places in it.
             for place in reversed([*places]):
                 _remember(self._heads, place[:4], place[4], _KNOWN)

@@ -110,11 +110,14 @@ end $$;
 
 -- rows_for: how many ranges of each lane to read for its quota: more than twice as many as last time, or judged by the
 -- length of its first range (null: not known).
-create or replace function headrace.rows_for(l_quota int4[], l_rows int4[], l_len int4[]) returns int4[] language sql immutable as $$
-    select array_agg(case when u.rows > 0 then least(u.quota, u.rows * 4) when u.len is null then least(u.quota, 2) when u.len >= u.quota then 1
-        else least(u.quota, (u.quota + u.len - 1) / u.len + 1) end order by u.o)
-    from unnest(l_quota, l_rows, l_len) with ordinality u(quota, rows, len, o)
-$$;
+create or replace function headrace.rows_for(l_quota int4[], l_rows int4[], l_len int4[]) returns int4[] language plpgsql immutable as $$
+begin
+    -- In a function of this language the statement keeps its plan.
+    return (
+        select array_agg(case when u.rows > 0 then least(u.quota, u.rows * 4) when u.len is null then least(u.quota, 2) when u.len >= u.quota then 1
+            else least(u.quota, (u.quota + u.len - 1) / u.len + 1) end order by u.o)
+        from unnest(l_quota, l_rows, l_len) with ordinality u(quota, rows, len, o));
+end $$;
 
 -- add_up: how much each of some lanes has given, including what was just taken. n_of is the lane's place.
 create or replace function headrace.add_up(l_got int4[], n_of int4[], n_lo int4[], n_hi int4[]) returns int4[] language plpgsql immutable as $$
