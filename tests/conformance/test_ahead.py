@@ -86,6 +86,19 @@ async def test_higher_priorities_of_the_queue_count_whoever_has_them(store: Stor
     assert await counts(store, [low, same]) == [(0, 4), (0, 3)]
 
 
+async def test_jobs_that_a_claim_passed_over_count(store: Store):
+    [low] = await put(store, priority=-1)
+    await put(store, 2, priority=3, tenant="x")
+    await put(store, 3, priority=3, tenant="x", limits=("shop:1",))
+    await put(store, 1, priority=2, tenant="x")
+    await store.pause("x", kind="tenant")
+    assert ids(await claim(store, 1)) == [low]
+    [id] = await put(store, priority=2)
+    assert (await ahead(store, id)).higher == 5
+    [id] = await put(store)
+    assert (await ahead(store, id)).higher == 7
+
+
 async def test_running_and_scheduled_jobs_are_not_in_the_line(store: Store):
     made = await put(store, 5)
     await put(store, 2, due=HOUR)

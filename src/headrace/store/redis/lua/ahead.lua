@@ -41,6 +41,11 @@ local function look(other)
   looks = looks + 1
   higher = higher + c('LLEN', p .. READY .. other) - (c('HGET', p .. HOLES, other) or 0) + c('ZCARD', p .. RETURNED .. other)
 end
+-- The lanes of a tenant's place in a ring, or of a place that is parked because the tenant is paused.
+local function look_into(entry)
+  if byte(entry, #entry) ~= 42 then return look(entry) end
+  for _, other in ipairs(c('LRANGE', p .. TENANT_RING .. sub(entry, 1, -3), 0, LANES - looks - 1)) do look(other) end
+end
 -- Every entry of a ring has a job or more, so those that are not looked into count as one each.
 for _, priority in ipairs(c('ZRANGE', p .. PRIORITIES, 0, -1)) do
   if tonumber(priority) <= own or higher >= limit then break end
@@ -48,16 +53,13 @@ for _, priority in ipairs(c('ZRANGE', p .. PRIORITIES, 0, -1)) do
   for _, entry in ipairs(looks < LANES and c('LRANGE', ring, 0, LANES - looks - 1) or {}) do
     if higher >= limit or looks >= LANES then break end
     counted = counted + 1
-    if byte(entry, #entry) == 42 then
-      for _, other in ipairs(c('LRANGE', p .. TENANT_RING .. sub(entry, 1, -3), 0, LANES - looks - 1)) do look(other) end
-    else
-      look(entry)
-    end
+    look_into(entry)
   end
   higher = higher + c('LLEN', ring) - counted
 end
-for _, other in ipairs(higher < limit and looks < LANES and c('HRANDFIELD', p .. PARKED, LANES - looks) or {}) do
-  if tonumber(match(other, '^(-?%d+)|')) > own and byte(other, #other) ~= 42 then look(other) end
+for _, entry in ipairs(higher < limit and looks < LANES and c('HRANDFIELD', p .. PARKED, LANES - looks) or {}) do
+  if looks >= LANES then break end
+  if tonumber(match(entry, '^(-?%d+)|')) > own then look_into(entry) end
 end
 
 local queue_paused, tenant_paused = pauses(lane)
