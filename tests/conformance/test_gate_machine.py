@@ -320,6 +320,7 @@ class GateMachine(Machine):
 @pytest.mark.timeout(600)  # on the slowest machine
 def test_jobs_that_wait_behave_like_the_specification(arena: Arena, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("headrace.store.redis.plans._LARGE", SOME)
+    monkeypatch.setattr("headrace.store.redis.arguments._LONG", 2)
 
     class InThisArena(GateMachine):
         def __init__(self) -> None:

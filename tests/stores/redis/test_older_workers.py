@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec import msgpack
+from msgspec.structs import asdict
 
 from conformance.kit import TTL, claim, ids, new, put
 from conformance.test_gates import a_gate, chain, waiting
@@ -11,6 +12,7 @@ from headrace.errors import Unsupported
 from headrace.model.job import Batch, JobState, new_batch
 from headrace.model.lease import Presence, new_worker_id
 from headrace.store.gates import Upgrading
+from headrace.store.redis.records import GENERATION
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
 from headrace.task.retry import Retry
@@ -27,10 +29,11 @@ def presence(clock: FakeClock, *queues: str) -> Presence:
     )
 
 
-async def appear(store: RedisStore, clock: FakeClock, *queues: str) -> Presence:
-    """Write what a worker of an earlier version writes with its heartbeat."""
+async def appear(store: RedisStore, clock: FakeClock, *queues: str, generation: int | None = None) -> Presence:
+    """Write what a worker of an earlier version writes with its heartbeat. generation: None: it knows of none."""
     worker = presence(clock, *queues)
-    record = msgpack.encode((int(clock.now().timestamp() * 1_000_000), worker))
+    told = {} if generation is None else {"generation": generation}
+    record = msgpack.encode((int(clock.now().timestamp() * 1_000_000), {**asdict(worker), **told}))
     key = store.client.keys.workers
     await store.client.wire.command(key, "HSET", key, worker.id.bytes, record)
     return worker
@@ -56,6 +59,14 @@ async def test_links_are_refused_while_an_older_worker_serves_the_queue(
     await later.open()
     await chain(later, 2)
     await later.close()
+
+
+async def test_a_chain_is_refused_while_a_worker_that_knows_none_serves_the_queue(store: RedisStore, clock: FakeClock):
+    worker = await appear(store, clock, "default", generation=GENERATION - 1)
+    with pytest.raises(Unsupported, match="nothing was stored"):
+        await chain(store, 20)
+    await store.retire(worker.id)
+    assert await claim(store) is None
 
 
 async def test_a_worker_of_this_version_is_no_obstacle(store: RedisStore, clock: FakeClock):

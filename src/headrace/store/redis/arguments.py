@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from struct import Struct
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -16,12 +16,12 @@ from headrace.model.job import Batch, Due, JobState, NewJob, UniqueLock
 from headrace.model.lane import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from headrace.model.lease import MAX_LEASE, MAX_WEIGHT, Ask, Band
 from headrace.model.outcome import DONE, Again, Finish, Settlement
-from headrace.store.batches import segments
+from headrace.store.batches import chains, segments
 from headrace.store.redis.element import to_us
 from headrace.store.redis.records import ended_result, failure_bytes, result_record, text_bytes
 
 Runs = dict[str, list[tuple[int, int]]]
-"""queue → runs (from, to) of jobs with one lane, due time and wait; a job with a key or a lock is a run of its own."""
+"""queue → runs (from, to) of jobs with one lane, due time and wait; a job with a key or a lock is a run of its own. A chain is one run."""
 
 MOST_OTHERS = 150
 """Settlements other than plain ends that one script takes."""
@@ -29,6 +29,8 @@ MOST_OTHERS = 150
 _encode = msgspec.msgpack.Encoder().encode
 _PAIR = Struct(">HH")
 _MOST_POSITIONS = 1 << 16
+_LONG: Final = 16
+"""Jobs of a chain that are stored as one. The end of a job reads an entry of each chain of its call, so chains of few jobs would cost more than they save."""
 _SHORT = 32
 """Bytes below which MessagePack has the length of a text in its first byte."""
 _MICROSECOND = timedelta(microseconds=1)
@@ -53,8 +55,17 @@ def by_queue(batch: Batch) -> Runs:
     if len(jobs) == 1:
         return {jobs[0].lane.queue: [(0, 0)]}
     runs_by_queue: Runs = {}
-    for low, high in segments(batch):
+    parts = segments(batch)
+    waits = any(jobs[low].wait is not None for low, _ in parts)
+    together: frozenset[tuple[int, int]] = _chains(batch) if waits else frozenset()
+    if together:
+        chained = frozenset(ord for low, high in together for ord in range(low, high + 1))
+        parts = sorted((*segments(batch, chained), *together))
+    for low, high in parts:
         runs = runs_by_queue.setdefault(jobs[low].lane.queue, [])
+        if (low, high) in together:
+            runs.append((low, high))
+            continue
         start = low
         for ord in range(low, high + 1):
             if jobs[ord].key is not None or jobs[ord].unique is not None:
@@ -65,6 +76,23 @@ def by_queue(batch: Batch) -> Runs:
         if start <= high:
             runs.append((start, high))
     return runs_by_queue
+
+
+def is_chain(jobs: Sequence[NewJob], low: int, high: int) -> bool:
+    """Whether a run is a chain. The jobs of any other run wait for the same, or for nothing."""
+    return low < high and jobs[low].wait is not None and jobs[low].wait != jobs[high].wait
+
+
+def _chains(batch: Batch) -> frozenset[tuple[int, int]]:
+    """The runs of a batch that are stored as chains, each behind a job of the same queue that is stored in any case."""
+    jobs = batch.jobs
+    alone = frozenset(ord for ord, job in enumerate(jobs) if job.key is not None or job.unique is not None)
+    runs: list[tuple[int, int]] = []
+    for low, high in chains(batch, alone):
+        start = low if jobs[low - 1].lane.queue == jobs[low].lane.queue else low + 1
+        if high - start + 1 >= _LONG:
+            runs.append((start, high))
+    return frozenset(runs)
 
 
 _LETTERS = {

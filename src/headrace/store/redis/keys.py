@@ -28,8 +28,11 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
                                Its name is that of their own lane, and \2, the need and 32 digits in it: in front of its limit keys, or
                                with another \2 behind it
               C:<lane>  ZSET   first id and last place of each run of jobs in a closed lane
+              Q         HASH   first job of a chain → its last place, a place in its lane, and its lane
+              Q:<job>   LIST   elements of the jobs of this chain that are blocked still. Those that go are in the L of their lane with `\2s`
+                               in its name, where the digits of a closed lane are, and the place of each in that is in v, behind a `@`
               V         ZSET   a time by which it is ready at the latest → id: suspended jobs that have one
-              N         HASH   batch → runs of its jobs and the gates on which their ends count, and which of its jobs are awaited;
+              N         HASH   batch → runs of its jobs and the gates on which their ends count, which of its jobs are awaited, and its chains;
                                while there is one, `t` has the field `links`, which tells settle to look
     running   Z         ZSET   expiry → number of the lease
               t         HASH   token → number of the lease, the fence; then `m` where the lease spans queues, `l` where it
@@ -59,7 +62,7 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
               m         HASH   batch → its jobs that were not stored because of unique locks, and who held those
               n         HASH   batch → jobs of it that are gone;   nx  SET  batches to forget at the next prune
               d         HASH   counters: e enqueued, r ready, u running, o done, f failed, l leases, n ever delayed; y  when y
-                               last became y2; b jobs in closed lanes; with the gates: gates  how many there are; on a cluster also told and heard:<prefix>  the number of the last
+                               last became y2; b jobs in closed lanes and chains; s jobs of chains that were let go; with the gates: gates  how many there are; on a cluster also told and heard:<prefix>  the number of the last
                                word said to others, and taken from another queue; rules  the version of its copy of the rules, g  the mark of
                                a queue that is being forgotten (see leaving.py)
 

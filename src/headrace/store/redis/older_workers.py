@@ -64,6 +64,6 @@ class OlderWorkers:
 def _described(worker: Presence, queues: Iterable[str]) -> str:
     names = ", ".join(sorted(queues))
     return (
-        f"worker {worker.name} (headrace {worker.version}) serves {names} and is of a version that knows no workflows and no steps: "
+        f"worker {worker.name} (headrace {worker.version}) serves {names} and is of a version that does not know these workflows and steps: "
         "it would neither count the end of a job that others wait for nor keep steps. Upgrade this worker, or stop it"
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.errors import ConfigError, IdempotencyConflict
 from headrace.model.job import Batch, JobId
-from headrace.store.redis.arguments import NEEDS, Runs, due_args, lock_args, microseconds, word
+from headrace.store.redis.arguments import NEEDS, Runs, due_args, is_chain, lock_args, microseconds, word
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.client.scripts import Script
@@ -23,8 +23,9 @@ LINKED: Final = b"linked"
 """The answer of a script that stored nothing, because the one that knows of links must do it."""
 _MOST_RUNS: Final = 1000
 """Runs of jobs that one enqueue script stores. Each costs the server 5 to 15 µs, and no other client is served meanwhile."""
-_BLOCKED, _CLOSED = 3, 4
-"""The kinds of due time of jobs that wait: each by itself, or together in a closed lane. In place of the time comes the number of the wait."""
+_BLOCKED, _CLOSED, _CHAIN = 3, 4, 5
+"""The kinds of due time of jobs that wait: each by itself, together in a closed lane, or each for the one before it. In place of the time comes
+the number of the wait, for a chain 0."""
 _LARGE: Final = 64
 """Jobs of a run that wait in a closed lane. A lane of fewer jobs costs more than it saves: its turns, and an entry of its own in many places."""
 _WAIT: Final = 4
@@ -34,6 +35,16 @@ _WAIT: Final = 4
 def has_waits(batch: Batch, spread: Runs) -> bool:
     """Whether jobs of a batch wait. The jobs of a run wait for the same, or for nothing."""
     return any(batch.jobs[low].wait is not None for runs in spread.values() for low, _ in runs)
+
+
+def only_chains(batch: Batch, spread: Runs) -> bool:
+    """Whether all jobs of a batch that wait are of chains, and none has a unique lock: then a script can store it that knows nothing else of links."""
+    jobs = batch.jobs
+    return all(
+        (jobs[low].wait is None or is_chain(jobs, low, high)) and jobs[low].unique is None
+        for runs in spread.values()
+        for low, high in runs
+    )
 
 
 def enqueue_call(
@@ -46,6 +57,7 @@ def enqueue_call(
     plan: list[list[Any]] = []
     elements: list[bytes] = []
     waits: list[Any] = []
+    chained = False
     names: dict[int, str] = {}
     for number, (queue, runs) in enumerate(queues.items(), 1):
         segments: list[Any] = []
@@ -57,6 +69,9 @@ def enqueue_call(
                 name = names[id(lane)] = lane_name(lane)
             if first.wait is None:
                 segments += (name, low, high, *due_args(first.due))
+            elif is_chain(jobs, low, high):
+                chained = True
+                segments += (name, low, high, _CHAIN, 0)
             else:
                 waits += (word(first.wait.gate.bytes), NEEDS[first.wait.needs], *due_args(first.due))
                 # A delay counts from the release, so each job gets its own time then.
@@ -76,7 +91,7 @@ def enqueue_call(
     keyed.sort(key=lambda one: one[0])
     locks.sort(key=lambda one: one[0])
     words = [[word for one in keyed for word in one], [word for one in locks for word in one], *plan]
-    script = scripts.ENQUEUE_LOCKED if locks else scripts.ENQUEUE
+    script = scripts.ENQUEUE_LOCKED if locks else scripts.ENQUEUE_CHAINS if chained else scripts.ENQUEUE
     return script, (time.given, prefix, pack(words), *elements), waits
 
 

@@ -79,8 +79,9 @@ def failure_bytes(failure: Failure | None) -> bytes:
         return _encode(replace(failure, **{name: text_bytes(getattr(failure, name)).decode() for name in _TEXTS}))
 
 
-GENERATION = 1
-"""Of this version: its workers count the ends of jobs on gates, and keep steps. A worker that tells none has the generation 0."""
+GENERATION = 2
+"""Of this version: its workers count the ends of jobs on gates, and keep steps (1), and know chains (2). A worker that tells none has the
+generation 0."""
 
 
 class _WorkerRecord(Presence, frozen=True, kw_only=True):

@@ -47,16 +47,16 @@ def _on_demand(name: str, *parts: str) -> str:
 
 
 def _load(
-    verb: str, *parts: str, head: str | None = "lib", apart: str | None = None, on_demand: tuple[str, ...] = ()
+    verb: str, *parts: str, head: str | None = "lib", apart: tuple[str, ...] = (), on_demand: tuple[str, ...] = ()
 ) -> Script:
-    """`head`: the part that comes first. None: the script uses nothing of the head. `apart`: a part in a scope of its own.
+    """`head`: the part that comes first. None: the script uses nothing of the head. `apart`: parts in scopes of their own.
 
     `on_demand`: parts that the others make when they need them, by the name of the last one. They come behind `hooks`.
     """
     texts = {part: read_part(_FOLDER / f"{part}.lua") for part in (head, *parts) if part is not None}
     if on_demand:
         texts["hooks"] += _on_demand(on_demand[-1], *on_demand)
-    source = "".join(in_own_scope(text) if part == apart else text for part, text in texts.items()).encode()
+    source = "".join(in_own_scope(text) if part in apart else text for part, text in texts.items()).encode()
     # The digest names the script to the server; it is no secret.
     return Script(verb, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
 
@@ -66,11 +66,24 @@ _HISTORY = ("lib/leases", "lib/history")
 _PATHS = ("lib/index", *_HISTORY, "lib/paths")
 _CLAIM = ("claim/ask", "claim/lanes", "claim/parking", "claim/turns", "claim/lease")
 
-_LINKS = (*_BACK, "lib/links", "lib/closed", "lib/waits")
+_LINKS = (*_BACK, "lib/links", "lib/release", "lib/closed", "lib/chains", "lib/waits")
 _GATES = (*_PATHS, *_LINKS, "lib/gates", "lib/members")
 _STORE = ("enqueue/store", "enqueue/answer")
 
 ENQUEUE = _load("enqueue", "lib/records", "lib/rings", "lib/index", "lib/listing", "hooks", "enqueue/keys", *_STORE)
+ENQUEUE_CHAINS = _load(
+    "enqueue",
+    "lib/records",
+    "lib/rings",
+    "lib/index",
+    "lib/listing",
+    "hooks",
+    "enqueue/keys",
+    "enqueue/chains",
+    "enqueue/store",
+    "enqueue/chained",
+    "enqueue/answer",
+)
 ENQUEUE_LOCKED = _load("enqueue", *_PATHS, *_BACK, "lib/listing", "hooks", "enqueue/keys", "enqueue/locks", *_STORE)
 ENQUEUE_LINKED = _load(
     "enqueue",
@@ -80,9 +93,11 @@ ENQUEUE_LINKED = _load(
     "enqueue/keys",
     "enqueue/links",
     "enqueue/locks",
+    "enqueue/chains",
     "enqueue/store",
+    "enqueue/chained",
     "enqueue/linked",
-    apart="enqueue/store",
+    apart=("enqueue/locks", "enqueue/store", "enqueue/chained", "enqueue/linked"),
 )
 ENQUEUE_ONE = _load("enqueue", "enqueue/one", head=None)
 CLAIM = _load("claim", "lib", "lib/records", "lib/rings", "lib/leases", "limits", *_CLAIM, head="claim/one")
@@ -93,12 +108,13 @@ SETTLE_LINKED = _load(
     "settle",
     *_BACK,
     "lib/links",
+    "lib/release",
     *_HISTORY,
     "limits",
     "hooks",
     "settle_links",
     "settle",
-    on_demand=("lib/closed", "lib/waits", "lib/gates", "settle_waits"),
+    on_demand=("lib/closed", "lib/chains", "lib/waits", "lib/gates", "settle_waits"),
 )
 REPORT = _load("report", *_HISTORY, "report")
 PROMOTE = _load("promote", *_LINKS, "promote")

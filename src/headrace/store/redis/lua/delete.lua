@@ -25,6 +25,7 @@ for a = 4, #ARGV do
     c('HDEL', p .. LOOSE, id)
   elseif how == 'w' and takes('w') then
     leave_list(p, lane, x)
+    c('HDEL', p .. MOVED, id)
   elseif done and takes('o', done) then
     c('LSET', p .. LEASE .. x, index + 1, '')
     c('HDEL', p .. RESULTS .. x, index)

@@ -5,7 +5,7 @@
 --   'counts'.  Answer: {blocked jobs, ready, scheduled, leases, leases in the history, jobs that ended each by itself, of those dead and
 --     cancelled ones}
 --   'blocked': jobs that wait. 2 '' for all of them, or a closed lane, 3 at most of its runs
---     Answer: {ids of jobs that wait each by itself, runs: the first id and the last place of each}
+--     Answer: {ids of jobs that wait each by itself, runs, of closed lanes and of chains: the first id and the last place of each}
 --   'running', 'history': jobs of leases, those that are not settled, or all. 2 an id that theirs are below, or '', 3 from which position of the first
 --     lease on, 4… numbers of leases.  Answer: {leases read to the end, position to go on at in the next, id…}
 local p, which, below = KEYS[1], ARGV[1], ARGV[2]
@@ -17,6 +17,11 @@ elseif which == 'blocked' then
   local runs = {}
   for _, lane in ipairs(below ~= '' and {below} or c('HKEYS', p .. CLOSED)) do
     for _, run in ipairs(c('ZRANGE', p .. CLOSED_RUNS .. lane, 0, (ARGV[3] or 0) - 1)) do runs[#runs + 1] = run end
+  end
+  local chains = below == '' and c('HGETALL', p .. CHAINS) or {}
+  for i = 1, #chains, 2 do
+    local to = read('>I2', chains[i + 1])
+    runs[#runs + 1] = sub(chains[i], 1, 14) .. pack('>I2I2', to + 1 - c('LLEN', p .. CHAIN .. chains[i]), to)
   end
   return {below == '' and c('HKEYS', p .. BLOCKED) or {}, runs}
 elseif which == 'ended' then

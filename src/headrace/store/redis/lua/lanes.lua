@@ -10,7 +10,7 @@ local cancelled, returned = c('EXISTS', p .. HOLES) == 1, c('EXISTS', p .. RETUR
 
 local function first_of(lane)
   local list = p .. READY .. lane
-  local el = c('LINDEX', list, 0)
+  local el = oldest_next(lane, list) or c('LINDEX', list, 0)
   for from = 1, 2000, 200 do
     if el ~= '' or left <= 0 then break end
     left = left - 4

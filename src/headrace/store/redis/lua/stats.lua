@@ -17,7 +17,7 @@ end
 
 local function look_at(lane)
   local list = p .. READY .. lane
-  local el = c('LINDEX', list, 0)
+  local el = oldest_next(lane, list) or c('LINDEX', list, 0)
   for from = 1, 901, 100 do
     if el ~= '' or left <= 0 then break end
     left = left - 2

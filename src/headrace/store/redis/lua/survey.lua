@@ -11,7 +11,7 @@ local function since(p, set, low, high) return c('ZCOUNT', p .. set, low, high) 
 
 local holds = {
   w = function(p) return tonumber(c('HGET', p .. COUNTERS, 'r') or 0) > 0 end,
-  u = function(p) return any(p, BLOCKED, CLOSED) end,
+  u = function(p) return any(p, BLOCKED, CLOSED, CHAINS) end,
   s = function(p) return any(p, SCHEDULED) end,
   l = function(p) return any(p, LEASES) end,
   o = function(p) return any(p, HISTORY, HISTORY_IN_PARTS, NOT_DEAD) end,

@@ -16,7 +16,7 @@ from headrace.store.redis.client.packing import packed
 from headrace.store.redis.element import encode_one, lane_name
 from headrace.store.redis.job_locator import JobLocator
 from headrace.store.redis.leaving import UNLISTED
-from headrace.store.redis.plans import LINKED, check_runs, enqueue_call, existing_of, has_waits
+from headrace.store.redis.plans import LINKED, check_runs, enqueue_call, existing_of, has_waits, only_chains
 from headrace.store.redis.queue_list import QueueList
 from headrace.store.redis.store_clock import StoreClock
 from headrace.store.redis.verbs.enqueue_links import LinkedEnqueue
@@ -44,7 +44,9 @@ class Enqueue:
             return Enqueued({})
         spread = by_queue(batch)
         if has_waits(batch, spread):
-            return await self._links.enqueue(batch, spread)
+            if not only_chains(batch, spread):
+                return await self._links.enqueue(batch, spread)
+            await self._links.refuse_older(spread)
         for queues in self._together(spread):
             check_runs(queues)
         await self._queues.register(spread)

@@ -64,7 +64,7 @@ class LinkedEnqueue:
 
     async def enqueue(self, batch: Batch, spread: Runs) -> Enqueued:
         check_runs(spread)
-        await self._older.refuse_older((*spread, *(gate.queue for gate in batch.gates)))
+        await self.refuse_older((*spread, *(gate.queue for gate in batch.gates)))
         if self._keys.clustered:
             existing = await self._on_cluster(batch, spread)
         else:
@@ -76,6 +76,9 @@ class LinkedEnqueue:
         if spread:
             self._locator.remember(batch.id, next(iter(spread)))
         return Enqueued(existing)
+
+    async def refuse_older(self, queues: Iterable[str]) -> None:
+        await self._older.refuse_older(queues)
 
     async def fill(
         self,

@@ -6,7 +6,7 @@
 --   locks = {ord, number of its queue from 1, task and name, states as letters, µs since the enqueue of the holder (-1:
 --     always), 1: replace…} by ord
 --   segments = {lane, from, to, due kind, due…}, due kind 0 now, 1 in so many µs, 2 at, 3 when what it waits for lets it go (the
---     number of the wait, see links.lua), 4 the same of a run that is large enough for a lane; a job with a key or a lock is a segment of its own
+--     number of the wait, see links.lua), 4 the same of a run that is large enough for a lane, 5 a chain, see lib/chains.lua; a job with a key or a lock is a segment of its own
 -- Answer: {'unlisted', mark} on a cluster, if its queue is not on the list (see leaving.py); else {'ok', ord, id…} with the jobs that keys had already made or that hold locks (of an ord that comes twice the
 --   last counts), or {'conflict', ord, id}, or {'linked'}: nothing is stored, and the script that knows of links must store it.
 local gone = unlisted(KEYS[1])

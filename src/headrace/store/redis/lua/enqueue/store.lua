@@ -33,25 +33,27 @@ for q = 1, queues do
     local count = to - from + 1
     if not skip[from] then
       local closed
-      if kind >= 3 then
+      if kind == 3 or kind == 4 then
         kind, due = wait_now(kind, due)
         closed = kind == 4 and block_lane(p, lane, due, from, to, heads)
         if kind == 4 and not closed then kind = 3 end
         lane = closed or lane
       end
       local run_at = (kind == 1 and now + due) or (kind == 2 and due) or 0
-      if run_at > now or kind == 3 then
+      if run_at > now or kind == 3 or kind == 5 then
         -- Between the last job of the lane and the next: the fraction keeps the order among those that are put off.
         local head = heads[lane]
         local base = (head and head + (lengths[lane] or c('LLEN', p .. READY .. lane)) or total) - 1
         local scores, records = {}, {}
-        for i = 0, count - 1 do
+        for i = 0, kind == 5 and -1 or count - 1 do
           local id = own(from + i)
           scores[2 * i + 1], scores[2 * i + 2] = run_at, id
           records[2 * i + 1] = id
           records[2 * i + 2] = loose(base + (1 + (delays + delayed + i) % 1048575) / 1048576, lane, nil, ARGV[at + i])
         end
-        if kind == 3 then
+        if kind == 5 then
+          block_chain(p, lane, from, to, base + (1 + (delays + delayed) % 1048575) / 1048576, at)
+        elseif kind == 3 then
           block(p, due, records)
         else
           each('ZADD', p .. SCHEDULED, scores)
@@ -60,7 +62,7 @@ for q = 1, queues do
         end
         delayed = delayed + count
         local e = #entry
-        entry[e + 1], entry[e + 2], entry[e + 3], entry[e + 4] = lane, from, to, -1
+        entry[e + 1], entry[e + 2], entry[e + 3], entry[e + 4] = lane, from, to, kind == 5 and -2 or -1
       else
         local length
         for a = 0, count - 1, 4000 do

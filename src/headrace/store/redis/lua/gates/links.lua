@@ -19,6 +19,8 @@ if known then
   for _, one in ipairs(known.single[ord] or {}) do add(one[1], one[2]) end
   for _, run in ipairs(known.runs) do if run[1] <= ord and ord <= run[2] then add(run[3], run[4]) end end
 end
+local behind = not own and sub(id, 1, 14) .. pack('>I2', read('>I2', id, 15) + 1)
+if behind and chained(p, behind) then waiting[1] = behind end
 for i = 1, 3 do
   for r = 1, 4, 2 do
     for _, one in ipairs(c('ZRANGEBYLEX', g .. WAITERS .. id, RANGES[i][r], RANGES[i][r + 1], 'LIMIT', 0, most)) do

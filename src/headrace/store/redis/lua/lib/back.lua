@@ -38,6 +38,8 @@ end
 local function cancel_waiting(p, id, now, note, how, what, lane, seq, index)
   if how == 'w' then
     leave_list(p, lane, index)
+    -- Of a job of a chain its place was noted.
+    if string.find(lane, '\2', 1, true) then c('HDEL', p .. MOVED, id) end
     local own, at = own_place(lane, seq)
     ended(p, id, 'c', now, loose(at, own, note, what))
     return

@@ -33,7 +33,7 @@ local function is_needed(p, key, ord)
     while at <= #raw do
       local from, to, into, size
       from, to, into, size, at = read('>I2I2c16I2', raw, at)
-      if string.find(into, '[^%z]') then known[#known + 1] = {from, to, into, sub(raw, at, at + size - 1)} end
+      if string.find(sub(into, 1, 15), '[^%z]') then known[#known + 1] = {from, to, into, sub(raw, at, at + size - 1)} end
       at = at + size
     end
     entries[key] = known

@@ -4,9 +4,11 @@
 -- and a client tells it there.
 local moment = 0  -- the script's time
 local effort = 300  -- jobs that one script lets go or cancels
+local NEXT = 0.3  -- what one of a chain costs of that
 local followed = 0  -- those that it has
 local gates, touched, todo, linked, owed, debtors = {}, {}, {}, {}, {}, {}
 local freed, put_off = {}, {}  -- by queue: jobs that are ready, jobs that are scheduled
+local unchained, nexts = {}, {}  -- by queue: how many jobs have left their chains otherwise, and by lane the elements of those that go
 
 local function is_gate(id) return floor(byte(id, 7) / 16) == 8 end
 
@@ -88,35 +90,44 @@ end
 
 -- ── members ──────────────────────────────────────────────────────────────────
 -- What LINKS says of a batch are entries of from, to, gate and the gate's queue ('': it is at hand). A gate of zeros stands for the
--- jobs that are awaited. Of a gate it says the same, with from and to 0.
+-- jobs that are awaited, and one of zeros and a 1 for a chain: then the queue is the place of its first job, and its lane. Of a gate LINKS says
+-- the same, with from and to 0.
 local AWAITED = string.rep('\0', 16)
+local CHAINED = string.rep('\0', 15) .. '\1'
 local NONE = {}
 
 local function link(from, to, into, far) return pack('>I2I2c16I2', from, to, into, #far) .. far end
+
+local function read_links(raw)
+  local known, at = {raw = raw, single = NONE, runs = NONE, chains = NONE}, 1
+  while at <= #raw do
+    local from, to, into, size
+    from, to, into, size, at = read('>I2I2c16I2', raw, at)
+    local far = sub(raw, at, at + size - 1)
+    at = at + size
+    if into == AWAITED then
+      known.first, known.last = from, to
+    elseif into == CHAINED then
+      if known.chains == NONE then known.chains = {} end
+      known.chains[#known.chains + 1] = {from, to, read('>d', far), sub(far, 9)}
+    elseif from == to then
+      if known.single == NONE then known.single = {} end
+      local single = known.single[from] or {}
+      known.single[from] = single
+      single[#single + 1] = {into, far}
+    else
+      if known.runs == NONE then known.runs = {} end
+      known.runs[#known.runs + 1] = {from, to, into, far}
+    end
+  end
+  return known
+end
 
 local function links_of(p, batch)
   local known = linked[p .. batch]
   if known == nil then
     local raw = c('HGET', p .. LINKS, batch)
-    known = raw and {raw = raw, single = NONE, runs = NONE} or false
-    local at = 1
-    while raw and at <= #raw do
-      local from, to, into, size
-      from, to, into, size, at = read('>I2I2c16I2', raw, at)
-      local far = sub(raw, at, at + size - 1)
-      at = at + size
-      if into == AWAITED then
-        known.first, known.last = from, to
-      elseif from == to then
-        if known.single == NONE then known.single = {} end
-        local single = known.single[from] or {}
-        known.single[from] = single
-        single[#single + 1] = {into, far}
-      else
-        if known.runs == NONE then known.runs = {} end
-        known.runs[#known.runs + 1] = {from, to, into, far}
-      end
-    end
+    known = raw and read_links(raw) or false
     linked[p .. batch] = known
   end
   return known
@@ -179,7 +190,11 @@ local function turned_run(p, batch, from, to, before, after)
     local count = min(to, run[2]) - max(from, run[1]) + 1
     if count > 0 then recount(g, run[3], run[4], before, after, count) end
   end
-  if not after or not known.first then return end
+  if not after then return end
+  for _, chain in ipairs(known.chains) do
+    for ord = max(from + 1, chain[1]), after ~= 'd' and min(to + 1, chain[2]) or -1 do todo[#todo + 1] = {p, batch, ord, chain, after} end
+  end
+  if not known.first then return end
   for ord = max(from, known.first), min(to, known.last) do
     local id = batch .. pack('>I2', ord)
     if c('EXISTS', g .. WAITERS .. id) == 1 then todo[#todo + 1] = after .. id end

@@ -6,21 +6,20 @@ local WALK = 150000
 local walked = 0
 local peeked, window, following = {}, 2, 0
 
--- The element at an index of a lane's list. `following` says how many of its neighbours the script asks for next (below 0:
+-- The element at an index of a list. `following` says how many of its neighbours the script asks for next (below 0:
 -- of those before it): one walk reads them all.
-local function element(p, lane, index)
-  local known = peeked[lane]
+local function element(key, index)
+  local known = peeked[key]
   if known and known[index] then return known[index] end
-  local list = p .. READY .. lane
   local from, to = index, index
   if following > 0 then to = index + min(following, window) elseif following < 0 then from = max(0, index + max(following, -window)) end
-  local els = c('LRANGE', list, from, to)
+  local els = c('LRANGE', key, from, to)
   local size = #(els[1] or '')
-  if index > 500 then walked = walked + min(index, c('LLEN', list) - index) * min(1, (size + 11) / 8192) end
+  if index > 500 then walked = walked + min(index, c('LLEN', key) - index) * min(1, (size + 11) / 8192) end
   if from == to then return els[1] end
   known = {}
   for i = 1, #els do known[from + i - 1] = els[i] end
-  peeked[lane] = known
+  peeked[key] = known
   window = max(1, min(4 * window, 200, floor(250000 / max(1, size))))
   return known[index]
 end
@@ -43,7 +42,9 @@ local function placed(p, id)
   end
   local lane, seq, no, index
   local moved = c('HGET', p .. MOVED, id)
-  if moved then
+  if moved and byte(moved) == 64 then
+    seq, lane = read('>d', moved, 2), sub(moved, 10)
+  elseif moved then
     no, index, seq, lane = match(moved, '^(%d+):(%d+):(%S+) (.*)$')
     index, seq = tonumber(index), tonumber(seq)
   else
@@ -60,9 +61,11 @@ local function placed(p, id)
       end
     end
     if not lane then return nil end
+  end
+  if not no then
     local head = tonumber(c('HGET', p .. FIRST_PLACES, lane) or nil)
     if head and seq >= head then
-      local el = element(p, lane, seq - head)
+      local el = element(p .. READY .. lane, seq - head)
       if el and sub(el, 1, 16) == id then return 'w', el, lane, seq, seq - head end
       return nil
     end
@@ -78,6 +81,24 @@ local function placed(p, id)
   return nil
 end
 
+-- What is known of a blocked job that is in the list of its chain, as BLOCKED has it of others.
+local function chained(p, id)
+  local prefix, ord = sub(id, 1, 14), read('>I2', id, 15)
+  local entry = batch_entry(p, prefix) or {}
+  for s = 2, #entry, 4 do
+    if entry[s + 3] == -2 and ord >= entry[s + 1] and ord <= entry[s + 2] then
+      local first = prefix .. pack('>I2', entry[s + 1])
+      local key = p .. CHAIN .. first
+      local index = ord - entry[s + 2] - 1 + c('LLEN', key)
+      local el = index >= 0 and element(key, index)
+      if not el or el == '' then return nil end
+      local place, lane = read('>d', c('HGET', p .. CHAINS, first), 3), entry[s]
+      local head = cmsgpack.pack({0, 0, prefix .. pack('>I2', ord - 1), 'd', p})
+      return pack('>I2', #head) .. head .. pack('>dI2c0I4', place, #lane, lane, 0) .. el
+    end
+  end
+end
+
 -- The same for blocked jobs:
 --   'u', waits and record                    blocked
 --   'u', element, lane, place, index, what CLOSED says of the lane   blocked, in a closed lane
@@ -88,7 +109,7 @@ local function where(p, id)
     if index then how = 'u' end
   end
   if how then return how, what, lane, seq, x, index end
-  what = c('HGET', p .. BLOCKED, id)
+  what = c('HGET', p .. BLOCKED, id) or chained(p, id)
   if what then return 'u', what end
 end
 

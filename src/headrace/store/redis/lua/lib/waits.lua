@@ -1,4 +1,4 @@
--- Jobs that wait, and what follows from what they wait for. Needs closed.
+-- Jobs that wait, and what follows from what they wait for. Needs closed and chains.
 -- A blocked job is {due kind, due, then the id, the need and the queue of each that it waits for} and its record.
 
 local function blocked_of(raw)
@@ -13,7 +13,7 @@ end
 
 -- It waits no more; those that wait for `but` are taken off together.
 local function unblock(p, id, waits, but)
-  c('HDEL', p .. BLOCKED, id)
+  if c('HDEL', p .. BLOCKED, id) == 0 and leave_chain(p, id) then return end
   c('ZREM', p .. SUSPENDED, id)
   for w = 3, #waits, 3 do
     if waits[w] ~= but then
@@ -104,9 +104,14 @@ local function waiter_of(entry)
 end
 
 -- Look at the followers of a gate ('g' and its id), of a job that ended ('o', 'd' or 'c' and its id), or of a gate that was never
--- sealed ('n'), or go on to cancel a closed lane ('l', the prefix of its queue and its name). Answers whether all were looked at.
+-- sealed ('n'), at a job of a chain ('s', how the one before it ended, its id and the prefix of its queue), or go on to cancel a closed
+-- lane ('l', the prefix of its queue and its name). Answers whether all were looked at.
 local function look_at(g, entry)
   local kind, id = sub(entry, 1, 1), sub(entry, 2)
+  if kind == 's' then
+    follow_words(entry)
+    return true
+  end
   if kind == 'l' then return cancel_closed(match(id, '^(.-}:)(.*)$')) end
   local own = kind == 'g' and gate_at(g, id)
   local key = g .. WAITERS .. id
@@ -165,7 +170,9 @@ local function place_freed()
     each('ZADD', p .. SCHEDULED, scores)
     due_by(first, moment, p)
   end
-  freed, put_off = {}, {}
+  place_nexts()
+  for p, count in pairs(unchained) do bump(p, 'b', -count) end
+  freed, put_off, unchained = {}, {}, {}
 end
 
 local function write_owed()
@@ -196,13 +203,23 @@ local function finish_links(g)
   local at, more = 1, false
   while todo[at] and not more do
     local entry = todo[at]
-    local gate = byte(entry) == 103 and gates[sub(entry, 2)]
+    local in_chain = type(entry) == 'table'
+    local gate = not in_chain and byte(entry) == 103 and gates[sub(entry, 2)]
     if gate then gate.queued = nil end
-    if effort > 0 and look_at(g, entry) then at = at + 1 else more = true end
+    if effort <= 0 then
+      more = true
+    elseif in_chain then
+      follow_chain(unpack(entry))
+      at = at + 1
+    elseif look_at(g, entry) then
+      at = at + 1
+    else
+      more = true
+    end
   end
   if more then
     local rest = {}
-    for i = at, #todo do rest[#rest + 1] = todo[i] end
+    for i = at, #todo do rest[#rest + 1] = type(todo[i]) == 'table' and chain_words(todo[i]) or todo[i] end
     each('RPUSH', g .. CHANGED, rest)
     by_then(DUE_QUEUES, 0, g)
     wake_janitor()

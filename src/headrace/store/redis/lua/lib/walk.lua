@@ -11,6 +11,18 @@ local sure = true  -- false: a ring has turned so far that lanes may have been p
 -- entry is the first that waits, 7 1: the walk goes on with the first ring after what is parked; then the entries that wait.
 local WAITING = 8
 
+-- The jobs of the lanes of chains (see lib/release.lua) lie in the order in which they were let go. So the oldest of them is looked for,
+-- and `sure` says whether it was found.
+local function oldest_next(lane, key)
+  if not string.find(lane, '\2s', 1, true) then return nil end
+  local oldest
+  left = left - 4
+  local els = c('LRANGE', key, 0, 200)
+  if #els > 200 then sure = false end
+  for _, el in ipairs(els) do if el ~= '' and (not oldest or sub(el, 26, 33) < sub(oldest, 26, 33)) then oldest = el end end
+  return oldest
+end
+
 local function first_ring(p, at, behind)
   local priority = c('ZRANGE', p .. PRIORITIES, behind or '-inf', '+inf', 'BYSCORE', 'LIMIT', 0, 1)[1]
   at[1], at[2], at[3], at[4] = priority and 'r' or 'k', priority or '0', 0, ''
