@@ -370,6 +370,21 @@ async def test_an_open_completion_blocks_no_heartbeat(pg: PostgresStore, url: st
     assert (await pg.heartbeat([token], timedelta(seconds=1))).lost == {token}
 
 
+async def test_an_open_completion_blocks_no_settlement_of_a_worker_that_has_not_told_of_itself(
+    pg: PostgresStore, url: str
+):
+    """The first settlement gives the worker its number. If the user's transaction did so, the others would wait for its end."""
+    token, _ = await _one_running(pg)
+    [other] = await put(pg)
+    lease = await take(pg)
+    async with asyncpg_connection(url) as tx:
+        await pg.asettle_in(tx, token, [(0, DONE)])
+        assert await pg.settle(lease.token, [(0, DONE)]) == frozenset()
+        [job] = await pg.get([other])
+        assert job is not None
+        assert (job.state, job.worker) == (JobState.DONE, WORKER)
+
+
 async def test_a_conflict_leaves_the_transaction_usable(pg: PostgresStore, async_tx: Callable[[], Any]):
     def keyed(digest: bytes) -> Batch:
         return Batch(new_batch(), [NewJob("t", b"{}", Lane(), key=Key("k", timedelta(days=1), digest))])

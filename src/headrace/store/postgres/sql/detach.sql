@@ -20,6 +20,8 @@ begin
             with ordinality x(batch, lo, hi, attempt, failures, crashes, queue, o)
     ) u where p_position between u.base and u.base + u.hi - u.lo;
     if not found then return false; end if;
+    -- A user's transaction settles this job. If that made the number of the worker, all other settlements of the worker would wait for it.
+    perform headrace.new_runner(l.worker) where not exists (select from headrace.runner w where w.id = l.worker);
     if l.limited then
         insert into headrace.hold (token, units, key) select p_fresh, u.units, u.key from headrace.units(l, array[p_position]) u;
         perform headrace.give_back(l, array[p_position]);
