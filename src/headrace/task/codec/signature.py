@@ -30,6 +30,7 @@ _TWO, _EMPTY_ARRAY, _EMPTY_MAP = 0x92, 0x90, 0x80
 _ARRAYS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 """The first bytes of MessagePack lists of any length."""
 _EXACT = (str, int, bool, float, bytes)
+_NO_NAMES: Kwargs = {}
 
 
 def _reason(error: Exception) -> str:
@@ -107,6 +108,10 @@ class Signature:
         self._exact = tuple(
             parameter.type if any(parameter.type is kind for kind in _EXACT) else None for parameter in self._positional
         )
+        # The types of complete calls whose values need no further look, as text and whole numbers do.
+        self._sure = frozenset(
+            self._exact[:given] for given in self._plain if not {None, float} & set(self._exact[:given])
+        )
         self._vague = any(types.vague(parameter.type) for parameter in known if parameter is not None)
         self._by_arity: list[msgspec.msgpack.Decoder[tuple[Args, Kwargs]] | None]
         self._by_arity = [None] * (len(self._positional) + 1)
@@ -133,6 +138,11 @@ class Signature:
 
     def encode(self, args: Args, kwargs: Mapping[str, Any], *, canonical: bool = False) -> bytes:
         """The arguments as bytes; raises BadArguments or SerializationError. `canonical`: equal for equal arguments."""
+        if not kwargs and tuple(map(type, args)) in self._sure:
+            try:
+                return encode((args, _NO_NAMES))
+            except Exception as error:  # noqa: BLE001 - as below
+                self._refuse(args, kwargs, error)
         bound_args, bound_kwargs = self._bound(args, kwargs)
         try:
             payload = (_encode_sorted if canonical else encode)((bound_args, bound_kwargs))
