@@ -107,6 +107,10 @@ class Load:
         text = "".join(random.choices("0123456789abcdef", k=size))
         return itertools.repeat(self._bodies[body].job(text), count)
 
+    async def open(self) -> None:
+        """Open the app's store, so that no timed call does it."""
+        await self.app.clients.here()
+
     def connect(self) -> Store:
         """A store for a worker, not yet opened."""
         return self.app.connect()

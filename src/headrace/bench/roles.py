@@ -118,7 +118,7 @@ class Line(Protocol):
 
 async def bulk(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue `count` jobs in calls of 1,000."""
-    await load.app.aenqueue_many([])  # connects
+    await load.open()
     jobs = load.jobs(spec.traffic, spec.count, spec.tenants)
     await line.ready()
     began, cpu = time.monotonic(), time.process_time()
@@ -135,7 +135,7 @@ async def bulk(spec: Spec, load: Load, line: Line) -> RoleReport:
 
 async def bodies(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue `count` jobs of one kind and size, in calls of 1,000."""
-    await load.app.aenqueue_many([])
+    await load.open()
     jobs = load.bodies(spec.body, spec.count, spec.size)
     await line.ready()
     began = time.monotonic()
@@ -178,7 +178,7 @@ async def single_sync(spec: Spec, load: Load, line: Line) -> RoleReport:
 
 async def paced(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue one marked job after the other, with time for the worker to become idle in between."""
-    await load.app.aenqueue_many([])
+    await load.open()
     await line.ready()
     samples: list[float] = []
     began = time.monotonic()
@@ -191,7 +191,7 @@ async def paced(spec: Spec, load: Load, line: Line) -> RoleReport:
 
 async def trickle(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue marked jobs one by one at a steady rate, each at its own time however long the others take."""
-    await load.app.aenqueue_many([])
+    await load.open()
     await line.ready()
     began = time.monotonic()
     samples: list[float] = []

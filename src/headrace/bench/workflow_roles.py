@@ -78,7 +78,7 @@ async def _one_job(store: Store, load: Load, queue: str) -> Lease:
 
 async def chains(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue `count` chains, each in one call."""
-    await load.app.aenqueue_many([])
+    await load.open()
     await line.ready()
     began, cpu = time.monotonic(), time.process_time()
     for _ in range(spec.count):
@@ -91,7 +91,7 @@ async def chains(spec: Spec, load: Load, line: Line) -> RoleReport:
 
 async def chain(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue one chain of `count` marked jobs."""
-    await load.app.aenqueue_many([])
+    await load.open()
     await line.ready()
     began = time.monotonic()
     call = load.mark.job(0, TEXT)
@@ -106,7 +106,7 @@ async def joins(spec: Spec, load: Load, line: Line) -> RoleReport:
 
     The callback has the highest number of its call.
     """
-    await load.app.aenqueue_many([])
+    await load.open()
     await line.ready()
     began = time.monotonic()
     for number in range(0, spec.count * (spec.parts + 1), spec.parts + 1):
@@ -118,7 +118,7 @@ async def joins(spec: Spec, load: Load, line: Line) -> RoleReport:
 
 async def steps(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue `count` jobs of `parts` steps each, with one call."""
-    await load.app.aenqueue_many([])
+    await load.open()
     await line.ready()
     began = time.monotonic()
     await load.app.aenqueue_many(load.steps.job(number, spec.parts) for number in range(spec.count))
@@ -127,7 +127,7 @@ async def steps(spec: Spec, load: Load, line: Line) -> RoleReport:
 
 async def waits(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Enqueue `count` jobs that wait for an event each."""
-    await load.app.aenqueue_many([])
+    await load.open()
     await line.ready()
     began = time.monotonic()
     await load.app.aenqueue_many(load.wait.job(number) for number in range(spec.count))
@@ -136,7 +136,7 @@ async def waits(spec: Spec, load: Load, line: Line) -> RoleReport:
 
 async def signals(spec: Spec, load: Load, line: Line) -> RoleReport:
     """Signal `count` events one after the other, with time for the worker to become idle in between."""
-    await load.app.aenqueue_many([])
+    await load.open()
     await line.ready()
     samples: list[float] = []
     began = time.monotonic()
