@@ -310,6 +310,19 @@ def test_a_graph_has_a_bound(memory_shop: Shop, monkeypatch: pytest.MonkeyPatch)
         memory_shop.app.enqueue(call.then(count))
 
 
+def test_what_the_jobs_of_a_graph_follow_has_a_bound(memory_shop: Shop, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(graph, "MOST_EDGES", 10)
+    note = memory_shop.note
+    calls = [note.job(str(number)) for number in range(12)]
+    # Neighbours are one edge, and jobs that follow the same share a gate.
+    memory_shop.app.enqueue(
+        note.using(after=[note.using(after=calls).job("a"), note.using(after=calls).job("b")]).job("c")
+    )
+    joins = [note.using(after=[calls[place], calls[place + 6]]).job("join") for place in range(6)]
+    with pytest.raises(ConfigError, match="follow other jobs at more than 10 places"):
+        memory_shop.app.enqueue(note.using(after=joins).job("last"))
+
+
 def test_a_long_chain_is_enqueued_and_forgotten(memory_shop: Shop):
     @memory_shop.app.task
     def count(number: int) -> int:

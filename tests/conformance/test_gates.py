@@ -214,6 +214,26 @@ async def test_a_job_can_wait_for_one_that_was_enqueued_earlier_in_any_state(sto
     assert await state(store, job_id(when_done.id, 0)) is READY
 
 
+@pytest.mark.parametrize("count", [1, 100])
+async def test_jobs_that_begin_to_wait_for_a_dead_job_go_on_with_its_replay_and_are_cancelled_with_it(
+    store: Store, count: int
+):
+    replayed, deleted = await put(store, 2)
+    await settle_all(store, await take(store, 2), DEAD)
+    first, second = new_batch(), new_batch()
+    await store.enqueue(Batch(first, [waiting(replayed)] * count))
+    await store.enqueue(Batch(second, [waiting(deleted)] * count))
+    await promote_all(store)
+    assert (await queue_stats(store)).blocked == 2 * count
+    assert await store.retry([replayed]) == {replayed}
+    assert await settle_one(store) == replayed
+    assert await store.delete([deleted]) == {deleted}
+    await promote_all(store)
+    assert await states(store, [job_id(first, ord) for ord in range(count)]) == [READY] * count
+    assert await states(store, [job_id(second, ord) for ord in range(count)]) == [JobState.CANCELLED] * count
+    assert (await queue_stats(store)).blocked == 0
+
+
 async def test_a_chain_behind_a_job_that_is_not_stored_is_cancelled_whole(store: Store):
     id, gate = new_batch(), a_gate()
     jobs = [waiting(job_id(new_batch(), 0)), waiting(job_id(id, 0)), waiting(job_id(id, 1)), waiting(gate.id)]

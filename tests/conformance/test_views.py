@@ -42,6 +42,20 @@ async def test_every_lane_with_its_jobs_and_age(store: Store, clock: FakeClock):
     assert [view.tenant for view in await store.lanes(["default"])] == ["b"]
 
 
+async def test_the_first_job_of_a_lane_may_be_one_that_was_put_off_behind_a_cancelled_one(
+    store: Store, clock: FakeClock
+):
+    start = clock.now()
+    [cancelled] = await put(store)
+    await put(store, due=S)
+    clock.advance(10 * S)
+    await put(store)
+    await store.cancel([cancelled])
+    await store.promote()
+    [view] = await store.lanes(["default"])
+    assert (view.jobs, view.oldest) == (2, start)
+
+
 async def test_jobs_that_came_back_count(store: Store, clock: FakeClock):
     start = clock.now()
     await put(store, 2)

@@ -91,6 +91,9 @@ async def test_the_command_line_lists_shows_and_cancels_groups(server: Running, 
     assert (await rows.astatus()).cancelled == 2
     page = await cli("jobs", "list", "--state", "cancelled")
     assert "wrong file" in page
+    for verb in ("show", "cancel"):
+        unknown = CliRunner().invoke, root, ["groups", verb, str(new_gate_id()), "--url", server.url]
+        assert "there is no group" in (await asyncio.to_thread(*unknown)).output
 
 
 async def test_the_command_line_shows_both_sides_of_a_job(server: Running, app: Headrace, add: Any):
@@ -211,6 +214,9 @@ async def test_an_event_is_named_where_a_job_waits_for_it(server: Running, app: 
         assert (job["state"], job["attempt"]) == ("blocked", 1)
         why = (await server.http.get(f"/v1/jobs/{handle.id}/explain")).json()
         assert why["sentence"] == 'suspended until event payout.approved of ["acme",42] is signalled'
+        shown = await asyncio.to_thread(CliRunner().invoke, root, ["jobs", "show", str(handle.id), "--url", server.url])
+        assert f'open       event payout.approved of ["acme",42]  {event["id"]}' in shown.output
+        assert "group" not in shown.output
         await approved.asignal(("acme", 42), "ann")
         assert await handle.aresult(timeout=60) == "ann"
     [step] = (await server.http.get(f"/v1/jobs/{handle.id}/steps")).json()["items"]

@@ -25,6 +25,8 @@ from headrace.task.options import lane_of
 
 MOST_JOBS: Final = 5000
 """Jobs of one graph. A store writes them in one step."""
+MOST_EDGES: Final = 10_000
+"""Members of the gates of one graph, in which neighbours count as one. The store writes them in the same step."""
 
 
 def in_order(*calls: JobCall[Any]) -> list[JobCall[Any]]:
@@ -220,6 +222,11 @@ class GraphPlan:
         )
         self._gates.append(gate)
         self._edges += _edges(sorted(members), gate.id, self._batch)
+        if len(self._edges) > MOST_EDGES:
+            raise ConfigError(
+                f"the jobs of one call follow other jobs at more than {MOST_EDGES:,} places: let one job follow the many and "
+                "the others follow that one, or enqueue them in several calls"
+            )
         self._tenants[gate.id] = gate.tenant
         return gate.id
 

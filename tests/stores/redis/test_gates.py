@@ -51,6 +51,17 @@ async def test_a_gate_lets_many_jobs_go_in_bounded_scripts(store: RedisStore, se
     assert (await queue_stats(store)).blocked == 0
 
 
+async def test_where_the_jobs_of_a_call_count_is_written_once(store: RedisStore, server: RedisServer):
+    id, gate = new_batch(), a_gate()
+    edges = tuple(Edge(job_id(id, ord), job_id(id, ord), gate.id) for ord in range(0, 1000, 2))
+    server.command("CONFIG", "RESETSTAT")
+    await store.enqueue(Batch(id, [new()] * 1000, (gate,), edges))
+    assert calls(server, "hset") < 20
+    [stored] = await store.gates([gate.id])
+    assert stored is not None
+    assert stored.counts.size == 500
+
+
 async def test_a_gate_opens_a_lane_of_many_jobs_in_one_script(store: RedisStore, server: RedisServer):
     gate = a_gate(signalled=True)
     run = [new(wait=Wait(gate.id))] * 1000

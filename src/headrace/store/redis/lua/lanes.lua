@@ -10,18 +10,18 @@ local cancelled, returned = c('EXISTS', p .. HOLES) == 1, c('EXISTS', p .. RETUR
 
 local function first_of(lane)
   local list = p .. READY .. lane
-  local el = oldest_next(lane, list) or c('LINDEX', list, 0)
+  local el, at = oldest_next(lane, list) or c('LINDEX', list, 0), 0
   for from = 1, 2000, 200 do
     if el ~= '' or left <= 0 then break end
     left = left - 4
-    for _, following in ipairs(c('LRANGE', list, from, from + 199)) do
-      if following ~= '' then el = following break end
+    for i, following in ipairs(c('LRANGE', list, from, from + 199)) do
+      if following ~= '' then el, at = following, from + i - 1 break end
     end
   end
   local back = returned and c('ZRANGE', p .. RETURNED .. lane, 0, 0, 'WITHSCORES') or {}
   if back[1] then
     local head = tonumber(c('HGET', p .. FIRST_PLACES, lane) or nil)
-    if not (el and el ~= '' and head and head < tonumber(back[2])) then
+    if not (el and el ~= '' and head and head + at < tonumber(back[2])) then
       local _, _, _, first = opened(c('HGET', p .. LOOSE, back[1]))
       el = first
     end

@@ -133,15 +133,29 @@ local function links_of(p, batch)
   return known
 end
 
-local function add_link(p, batch, entry)
-  local known = links_of(p, batch)
-  local raw = known and known.raw or ''
-  if string.find(raw, entry, 1, true) then return end
-  c('HSET', p .. LINKS, batch, raw .. entry)
+-- Written once for all entries of a call, because each adds to what is read and written for the next.
+local function add_links(p, batch, entries)
+  local raw, known, at = c('HGET', p .. LINKS, batch) or '', {}, 1
+  while at <= #raw do
+    local _, _, _, size, behind = read('>I2I2c16I2', raw, at)
+    known[sub(raw, at, behind + size - 1)] = true
+    at = behind + size
+  end
+  local words = {raw}
+  for _, entry in ipairs(entries) do
+    if not known[entry] then
+      known[entry] = true
+      words[#words + 1] = entry
+    end
+  end
+  if #words == 1 then return end
+  c('HSET', p .. LINKS, batch, table.concat(words))
   -- Settle reads the token of its lease, and this with it.
   c('HSET', p .. TOKENS, 'links', 1)
   linked[p .. batch] = nil
 end
+
+local function add_link(p, batch, entry) add_links(p, batch, {entry}) end
 
 -- Jobs of this batch from one to the other are awaited: one entry for all of them.
 local function add_awaited(p, batch, from, to)

@@ -38,9 +38,7 @@ local function await(p, ids, target, needs, at, lane)
   -- On a cluster the jobs of one call are stored queue by queue, so a job may be waited for before it is there.
   local comes = not HOME and sub(ids[1], 1, 14) == batch and not batch_entry(at, batch)
   local state = not comes and member_state(at, target)
-  if state then
-    todo[#todo + 1] = state .. target
-  else
-    add_awaited(at, batch, ord, ord)
-  end
+  if state then todo[#todo + 1] = state .. target end
+  -- A dead job may be replayed or deleted yet, and then its followers are looked for again.
+  if not state or state == 'd' then add_awaited(at, batch, ord, ord) end
 end
