@@ -12,10 +12,13 @@ import httpx2
 import msgspec
 import pytest
 
-from headrace.model.job import JobId, JobState
+from headrace.model.gate import Edge, NewGate
+from headrace.model.job import Batch, JobId, JobState, NewJob, job_id, new_batch
+from headrace.model.lane import Lane
 from headrace.model.step import MAX_STEP_VALUE, Step
 from headrace.server import handout
 from headrace.server.auth import LOCAL
+from headrace.task.children import children_gate
 from headrace.task.codec import JobOptions
 from headrace.worker import inputs
 from server.running import Running
@@ -231,6 +234,24 @@ async def test_steps_of_python_tasks_are_shown_to_other_workers(server: Running)
     await settle(server.http, lease, "released")
     [job] = (await claim(server.http, steps=True))["jobs"]
     assert (job["id"], job["steps"][0]["name"]) == (str(id), "f")
+
+
+async def test_a_step_that_names_children_of_another_tenant_does_not_cancel_them(server: Running) -> None:
+    """What a task awaits is a step, and a worker may write any step."""
+    batch = new_batch()
+    gate, theirs = NewGate(id=children_gate(batch), queue="foreign", tenant="acme"), job_id(batch, 0)
+    job = NewJob("resize", b"\x92\x90\x80", Lane("away", 0, "acme"))
+    await server.store.enqueue(Batch(batch, [job], (gate,), (Edge(theirs, theirs, gate.id),)))
+    token = await server.token("work", "operate", tenant="globex")
+    async with server.client(token) as globex:
+        [own] = await put(server, tenant="globex")
+        lease = await claim(globex)
+        await step(globex, lease, "await resize", str(batch))
+        await step(globex, lease, f"end of {batch}", "no answer")
+        await settle(globex, lease, "suspended", events=[APPROVED])
+        await post(globex, f"jobs/{own}/cancel")
+    assert (await look(server, own)).state is JobState.CANCELLED
+    assert (await look(server, theirs)).state is JobState.READY
 
 
 # ── waits ────────────────────────────────────────────────────────────────────

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from headrace.client.members import PAGE, edges_of
-from headrace.model.job import JobId, JobState, job_id, split_id
+from headrace.model.job import BatchId, JobId, JobState, job_id, split_id
 from headrace.model.records import CancelAnswer
 from headrace.store.contract import Store
 from headrace.task.children import children_gate, open_batches, why_cancelled
+from headrace.task.codec import readable_options
 
 
 async def cancel_children(store: Store, parents: Iterable[tuple[JobId, JobState]]) -> int:
@@ -47,7 +48,7 @@ async def _that_ran(store: Store, ids: Sequence[JobId]) -> list[JobId]:
 
 async def _children(store: Store, parent: JobId) -> AsyncIterator[list[JobId]]:
     """The jobs that a job has enqueued and awaited, in pages. A job that stands for one with a key is not among them."""
-    for batch in open_batches(await store.read_steps(parent)):
+    for batch in await _own_batches(store, parent):
         async for edge in edges_of(store, children_gate(batch)):
             of, first = split_id(edge.first)
             last = split_id(edge.last)[1]
@@ -55,3 +56,22 @@ async def _children(store: Store, parent: JobId) -> AsyncIterator[list[JobId]]:
                 continue
             for start in range(first, last + 1, PAGE):
                 yield [job_id(batch, place) for place in range(start, min(start + PAGE, last + 1))]
+
+
+async def _own_batches(store: Store, parent: JobId) -> list[BatchId]:
+    """The batches of children that a job awaits.
+
+    A worker may write any step, also one that names the children of a job of another tenant. A wait makes its gate in the queue of
+    its job and for the tenant of its job.
+    """
+    batches = open_batches(await store.read_steps(parent))
+    [job] = await store.get([parent]) if batches else [None]
+    if job is None:
+        return []
+    place = job.queue, job.tenant or readable_options(job.options).tenant or ""
+    gates = await store.gates([children_gate(batch) for batch in batches])
+    return [
+        batch
+        for batch, gate in zip(batches, gates, strict=True)
+        if gate is not None and (gate.queue, gate.tenant) == place
+    ]

@@ -122,9 +122,17 @@ def open_batches(steps: Sequence[Step]) -> list[BatchId]:
         except msgspec.DecodeError:
             continue  # A user's own step has such a name.
         end = by_name.get(f"{_END}{batch}")
-        if end is None or _decode_answer(end.value or b"").failure is not None:
+        if end is None or (answer := _answer_in(end)) is None or answer.failure is not None:
             batches.append(batch)
     return batches
+
+
+def _answer_in(step: Step) -> WaitAnswer | None:
+    """What a wait gave. None: it is a user's own step that has such a name."""
+    try:
+        return _decode_answer(step.value or b"")
+    except msgspec.DecodeError:
+        return None
 
 
 def shown_answer(step: Step) -> str | None:
@@ -132,13 +140,8 @@ def shown_answer(step: Step) -> str | None:
 
     The results are left out: the tasks of the children say which of their fields are masked.
     """
-    if not step.name.startswith(_END):
-        return None
-    try:
-        answer = _decode_answer(step.value or b"")
-    except msgspec.DecodeError:
-        return None
-    return "all are done" if answer.failure is None else f"one is {answer.failure.state}"
+    answer = _answer_in(step) if step.name.startswith(_END) else None
+    return None if answer is None else "all are done" if answer.failure is None else f"one is {answer.failure.state}"
 
 
 class ChildWait:
