@@ -61,6 +61,31 @@ async def test_a_handle_raises_at_once_if_a_dead_job_holds_its_own(line: Line):
     assert caught.value.code == "job_held"
 
 
+async def test_a_dead_job_far_upstream_is_named(line: Line):
+    """One look reads a chain of 1,000 jobs of one call."""
+    first = await line.check.aenqueue(-1)
+    call = line.use.using(after=first).job(0)
+    for _ in range(999):
+        call = call.then(line.use)
+    handle = await line.app.aenqueue(call)
+    await dead(line, first)
+    with pytest.raises(JobHeld) as caught:
+        await handle.aresult(timeout=30)
+    assert caught.value.dead == first.id
+
+
+async def test_a_dead_job_above_many_joins_is_named(line: Line):
+    first = await line.check.aenqueue(-1)
+    layer = [line.use.job(first.out)] * 20
+    for _ in range(10):
+        layer = [line.add_up.job([call.out for call in layer]) for _ in range(20)]
+    handle = await line.app.aenqueue(line.add_up.job([call.out for call in layer]))
+    await dead(line, first)
+    with pytest.raises(JobHeld) as caught:
+        await handle.aresult(timeout=30)
+    assert caught.value.dead == first.id
+
+
 async def test_a_job_that_waits_for_any_end_is_not_held(line: Line):
     first = await line.check.aenqueue(-1)
     after = await line.use.using(after=first, when="ended").aenqueue(7)

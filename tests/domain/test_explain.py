@@ -147,6 +147,15 @@ TABLE: list[tuple[str, Explanation, Reason, str]] = [
         f"dead at 2030-01-01 11:57:00 UTC (3m ago) after 3 crashes (worker_lost); {AGAIN}",
     ),
     (
+        "dead because of a job that it awaited",
+        why(job(JobState.DEAD, note="headrace.errors.RemoteTaskError")),
+        Reason.DEAD,
+        (
+            "dead at 2030-01-01 11:57:00 UTC (3m ago) (headrace.errors.RemoteTaskError); run that job again, and then this one: "
+            f"headrace jobs retry {ID}"
+        ),
+    ),
+    (
         "dead and too late to run again",
         why(job(JobState.DEAD, note="max_attempts", options=own(expires=600.0))),
         Reason.DEAD,

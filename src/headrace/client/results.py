@@ -17,7 +17,7 @@ ASK_AT_ONCE: Final = 500
 LOOK_UPSTREAM: Final = 2.0
 """Seconds between two looks at what a blocked job waits for."""
 SHARE: Final = 0.1
-"""Share of the time that the waiter spends on reads. The more a read costs, the longer the interval."""
+"""Share of the time that the waiter spends on reads, and a waiting call on looks upstream. The more a read costs, the longer the interval."""
 
 
 def not_found(id: JobId) -> JobNotFound:
@@ -88,8 +88,10 @@ class Waiter:
         try:
             async with asyncio.timeout(timeout):
                 while (job := await self._once(id, enough)) is not None and not job.state.finished:
+                    began = time.monotonic()
                     await self._check_upstream(job)
-                    next_look = time.monotonic() + LOOK_UPSTREAM
+                    now = time.monotonic()
+                    next_look = now + max(LOOK_UPSTREAM, (now - began) * (1 - SHARE) / SHARE)
         except TimeoutError:
             raise ResultTimeout(f"job {id} did not end within {timeout:g} s; it goes on") from None
         if job is None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from headrace.policy.queue import QueueOptions
     from headrace.task.task_options import TaskOptions
 
+_OF_CHILD = {f"headrace.errors.{name}" for name in ("JobDead", "RemoteTaskError", "JobCancelled")}
+"""The notes of jobs that are dead because of a job that they awaited."""
 
 # ── looking ──────────────────────────────────────────────────────────────────
 
@@ -187,7 +189,8 @@ class _Case:
         for name, end in (("expires", self._expires), ("deadline", self._deadline)):
             if end is not None and end <= self._now:
                 return f"{what}{why}{last}; its {name}{_bracketed(end)} has passed: to run it again, enqueue it anew"
-        return f"{what}{why}{last}; to run it again: headrace jobs retry {job.id}"
+        how = "run that job again, and then this one" if job.note in _OF_CHILD else "to run it again"
+        return f"{what}{why}{last}; {how}: headrace jobs retry {job.id}"
 
     def running(self) -> Explanation:
         job = self._job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -14,8 +15,12 @@ from headrace.model.job import Job, JobId, JobState, job_id, split_id
 from headrace.model.outcome import AWAITS
 from headrace.policy.explain.sentences import Times, clock, count, line
 
-MOST_JOBS: Final = 100
-"""Jobs that one look reads."""
+MOST_MEMBERS: Final = 100
+"""Jobs that one call of the store reads, of one gate or of one batch."""
+MOST_READS: Final = 100
+"""Calls of the store, about, in one look for a dead job."""
+MOST_JOBS: Final = 5000
+"""Jobs that this look reads: as many as the largest graph has."""
 FEW: Final = 5
 """Members that an explanation names, of those that have not ended and of those that are dead."""
 
@@ -62,7 +67,7 @@ async def views(store: LinkStore, job: Job) -> list[WaitView]:
             waited_for.append(WaitView(wait=wait, job=before))
             continue
         [gate] = await store.gates([GateId(wait.gate)])
-        members, inner = await _members(store, wait.gate, MOST_JOBS)
+        members, inner = await _members(store, wait.gate)
         waited_for.append(
             WaitView(
                 wait=wait,
@@ -76,37 +81,74 @@ async def views(store: LinkStore, job: Job) -> list[WaitView]:
 
 
 async def held_by(store: LinkStore, job: Job) -> Held | None:
-    """The first dead job upstream without whose replay the job does not run. Reads at most 100 jobs and gates."""
-    waits = list(job.waits)
+    """The first dead job upstream without whose replay the job does not run, as far as one look reads."""
+    look = _UpstreamLook(store)
+    waits = deque(job.waits)
     seen: set[UUID] = {job.id}
-    left = MOST_JOBS
     unnamed: Held | None = None
     """A group with dead jobs of which none has been read."""
-    while waits and left > 0:
-        wait = waits.pop(0)
+    while waits and not look.over:
+        wait = waits.popleft()
         if wait.gate in seen:
             continue
         seen.add(wait.gate)
         if is_gate(wait.gate):
-            [gate] = await store.gates([GateId(wait.gate)])
-            members, inner = await _members(store, wait.gate, left)
-            left -= len(members) + len(inner)
+            gate, members, inner = await look.gate(GateId(wait.gate))
             if wait.needs is Needs.DONE and gate is not None:
                 dead = next((member for member in members if member.state is JobState.DEAD), None)
                 if dead is not None:
                     return Held(dead, gate if gate.label else None)
                 unnamed = unnamed or (Held(None, gate) if gate.counts.dead else None)
-            waits[:0] = [Wait(id, wait.needs) for id in inner]
+            waits.extendleft(Wait(id, wait.needs) for id in reversed(inner))
         else:
-            members = [member for member in await store.get([JobId(wait.gate)]) if member is not None]
-            left -= 1
-            if wait.needs is Needs.DONE and members and members[0].state is JobState.DEAD:
-                return Held(members[0])
+            before = await look.job(JobId(wait.gate))
+            members = [] if before is None else [before]
+            if wait.needs is Needs.DONE and before is not None and before.state is JobState.DEAD:
+                return Held(before)
         waits += [further for member in members if member.state is JobState.BLOCKED for further in member.waits]
     return unnamed
 
 
-async def _members(store: LinkStore, gate: UUID, most: int) -> tuple[list[Job], list[GateId]]:
+class _UpstreamLook:
+    """Reads jobs and gates for one look.
+
+    A job is read with jobs before it in its batch, more of them each time. So the thousands of jobs of a chain that was enqueued in one
+    call take some dozens of reads.
+    """
+
+    def __init__(self, store: LinkStore) -> None:
+        self._store = store
+        self._jobs: dict[JobId, Job | None] = {}
+        self._reads = 0
+        self._together = 1
+        """Jobs that the next read of a job reads."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has read as much as it may."""
+        return self._reads >= MOST_READS or len(self._jobs) >= MOST_JOBS
+
+    async def job(self, id: JobId) -> Job | None:
+        """A job that others wait for."""
+        if id not in self._jobs:
+            batch, ord = split_id(id)
+            lowest = max(0, ord - self._together + 1)
+            ids = [one for place in range(lowest, ord + 1) if (one := job_id(batch, place)) not in self._jobs]
+            self._jobs.update(zip(ids, await self._store.get(ids), strict=True))
+            self._reads += 1
+            self._together = min(2 * self._together, MOST_MEMBERS)
+        return self._jobs[id]
+
+    async def gate(self, id: GateId) -> tuple[Gate | None, list[Job], list[GateId]]:
+        """A gate, its first jobs, and the first gates in it."""
+        [gate] = await self._store.gates([id])
+        members, inner = await _members(self._store, id)
+        self._jobs.update((member.id, member) for member in members)
+        self._reads += 3
+        return gate, members, inner
+
+
+async def _members(store: LinkStore, gate: UUID, most: int = MOST_MEMBERS) -> tuple[list[Job], list[GateId]]:
     """The first jobs of a gate, and the first gates in it."""
     ids: list[JobId] = []
     inner: list[GateId] = []
