@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
 
 import pytest
 
-from headrace import Headrace, JobState, Retry, sleep, sleep_sync, step, step_sync
+from headrace import ConfigError, Headrace, JobState, Retry, sleep, sleep_sync, step, step_sync
 from headrace.testing import StandIn, adrain, drain, use_memory
 
 
@@ -41,6 +43,17 @@ def test_a_sleep_is_over_when_the_clock_says_so(app: Headrace, stand: StandIn) -
     [ran] = drain(app)
     assert sent == ["welcome 7", "bill 7"]
     assert (ran.state, ran.attempt) == (JobState.DONE, 2)
+
+
+def test_the_key_of_a_step_is_the_same_text_in_every_attempt() -> None:
+    wrong: list[Any] = [object(), 1.5, True, "", b"a", ("a", 1)]
+    for key in wrong:
+        with pytest.raises(ConfigError, match="cannot be the key of a step"):
+            step.using(key=key)
+        with pytest.raises(ConfigError, match="cannot be the key of a step"):
+            step_sync.using(key=key)
+    for right in ("a", 7, UUID(int=7)):
+        step.using(key=right)
 
 
 async def test_in_the_event_loop_of_the_test(app: Headrace, stand: StandIn) -> None:

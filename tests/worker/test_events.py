@@ -347,6 +347,8 @@ def test_bad_keys_and_values_are_refused_and_nothing_is_stored():
             ("a", True),
             (("a",), 1),
             ("x" * 300,),
+            10**5000,
+            ("a", 10**5000),
         )
         for key in wrong:
             with pytest.raises(ConfigError) as error:
@@ -360,3 +362,5 @@ def test_bad_keys_and_values_are_refused_and_nothing_is_stored():
         assert approved.signal("k", 1)
         with pytest.raises(ConfigError, match="is not a valid event name"):
             app.event("no spaces", int)
+        with pytest.raises(ConfigError, match="declared with type <class 'bytes'> and with <class 'int'>"):
+            app.event("large", int)

@@ -55,6 +55,7 @@ def _node(node: GraphNode) -> str:
     if node.kind == "job":
         return f"{node.state or '':<10} {clean(node.task or '')}  {node.id}"
     if node.kind == "event":
-        return f"{node.state or '':<10} an event  {node.id}"
+        name = f"event {clean(node.label)}" if node.label else "an event"
+        return f"{node.state or '':<10} {name}  {node.id}"
     counts = f"{node.done:,} of {node.size:,} done" + (f", {node.dead:,} dead" if node.dead else "")
     return f"{node.state or '':<10} group {clean(node.label or '')}  {node.id}  {counts}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -36,12 +36,7 @@ def command() -> None:
 @store_command()
 def signal(target: Target, name: str, key: str, value: str, tenant: str, queue: str | None, as_json: bool) -> None:
     """Give a value to the jobs that wait for event NAME of KEY, and to those that will. The first value stays."""
-    try:
-        given: Any = msgspec.json.decode(value)
-    except msgspec.DecodeError as error:
-        raise click.BadParameter(
-            f"not JSON: {error}. A text needs quotes: --value '\"yes\"'", param_hint="--value"
-        ) from None
+    given = params.read_json(value, "--value")
     declared = None if target.app is None else target.app.events.get(name)
     first: bool = target.operate(
         lambda operations: operations.events.signal(name, key, given, tenant=tenant, queue=queue, declared=declared)

@@ -137,7 +137,8 @@ def page(job: Job, target: Target, now: datetime, steps: Sequence[Step] = ()) ->
     add("key", shown.key(job))
     add("trace", shown.trace(job))
     add("trace page", shown.trace_url(job, target.settings.trace_url))
-    for wait in job.waits:
+    # What a suspended job waits for is its note, in words.
+    for wait in () if job.note else job.waits:
         what = "group" if is_gate(wait.gate) else "job"
         add("waits for", f"{what} {wait.gate} ({_NEEDS[wait.needs]})")
     add("due", _when(job.run_at, now))

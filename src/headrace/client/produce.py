@@ -197,10 +197,12 @@ class Producer(AppClients):
         from headrace.task.event import Event
 
         event = Event[T](self._home, name, value, queue=queue, keep=duration.parse(keep, name="keep"))
-        if (other := self.events.setdefault(name, event).queue) != queue:
-            raise ConfigError(
-                f"event {name!r} is declared with queue {other!r} and with {queue!r}: declare it once, or with the same queue"
-            )
+        known = self.events.setdefault(name, event)
+        for what, before, now in (("queue", known.queue, queue), ("type", known.type, value)):
+            if before != now:
+                raise ConfigError(
+                    f"event {name!r} is declared with {what} {before!r} and with {now!r}: declare it once, or with the same {what}"
+                )
         return event
 
     # ── groups ───────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headrace.client.members import PAGE, member_ids
-from headrace.errors import ConfigError, GroupOver
+from headrace.errors import ConfigError
 from headrace.model.gate import Gate, GateId, Links, Needs, is_gate
 from headrace.model.job import Job, JobId, JobState, job_id, split_id
 from headrace.model.outcome import AWAITS
@@ -54,10 +54,10 @@ class GroupOperations:
         return await self._store.groups(tenant=tenant, before=before, limit=limit)
 
     async def show(self, id: GateId) -> Gate:
-        """One group; raises GroupOver if it is not stored."""
+        """One group; raises ConfigError if it is not stored."""
         [gate] = await self._store.gates([id])
         if gate is None:
-            raise GroupOver(id)
+            raise ConfigError(f"there is no group {id}: it was pruned, or its id is mistyped")
         return gate
 
     async def cancel(self, id: GateId, reason: str | None = None) -> int:

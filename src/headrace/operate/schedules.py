@@ -216,6 +216,11 @@ def declare(name: str, *, job: JobCall[object], **options: Unpack[ScheduleKeywor
     """A checked schedule from the arguments of `app.schedule(…)`."""
     if not isinstance(job, JobCall):
         raise ConfigError(f"schedule {name!s:.63}: job = {job!r:.80}: write job=task.job(…)")
+    if job.links is not None or job.job.wait is not None:
+        raise ConfigError(
+            f"schedule {name!s:.63}: its job of {job.job.task} follows other jobs, and each slot would need such jobs of its own: "
+            "schedule a task that enqueues all of them, or awaits them"
+        )
     return rules.declare(name, job=job.job, **options)
 
 

@@ -53,12 +53,15 @@ def key_text(key: EventKey) -> str:
     if isinstance(key, tuple):
         if not key or not all(_is_plain(part) for part in key):
             raise ConfigError(f"{key!r:.80} cannot be the key of an event: a tuple holds texts and whole numbers")
-        return check_key(json.dumps(key, separators=(",", ":")))
-    if not _is_plain(key) and not isinstance(key, UUID):
+    elif not _is_plain(key) and not isinstance(key, UUID):
         raise ConfigError(
             f"{key!r:.80} cannot be the key of an event: use a text, a whole number, a UUID or a tuple of texts and numbers"
         )
-    return check_key(str(key))
+    try:
+        text = json.dumps(key, separators=(",", ":")) if isinstance(key, tuple) else str(key)
+    except ValueError:  # Python does not write numbers of thousands of digits.
+        raise ConfigError("the key of an event has too many digits: 1 to 256 printable characters") from None
+    return check_key(text)
 
 
 def _is_plain(part: object) -> bool:
@@ -98,6 +101,8 @@ class Event(Generic[T]):
         self._home = home
         self.name = check_event_name(name)
         """The name of the event."""
+        self.type = hint
+        """The type of its values."""
         self._codec = ResultCodec(hint, name, of=f"the type of event {name}")
         self.queue = check_queue(queue)
         """A queue of the tasks that wait."""

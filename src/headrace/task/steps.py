@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, overload
+from uuid import UUID
 
 import msgspec
 
@@ -53,6 +54,13 @@ _encode_time = msgspec.msgpack.Encoder().encode
 _decode_time = msgspec.msgpack.Decoder(datetime).decode
 
 
+def key_text(key: str | int | UUID) -> str:
+    """The key in the name of the step. Raises ConfigError if it may not be the same text in the next attempt."""
+    if not isinstance(key, str | int | UUID) or isinstance(key, bool) or key == "":
+        raise ConfigError(f"{key!r:.80} cannot be the key of a step: use a text, a whole number or a UUID")
+    return str(key)
+
+
 class StepOptions(NamedTuple):
     key: str = ""
     name: str = ""
@@ -74,9 +82,9 @@ class StepOptions(NamedTuple):
             return keeper, keeper.journal.call(f"{name}[{self.key}]", b"", code)
         return keeper, keeper.journal.call(name, digest_of(args, kwargs), code)
 
-    def but(self, key: str | int | None, name: str | None, lazy: bool | None, tx: object) -> StepOptions:
+    def but(self, key: str | int | UUID | None, name: str | None, lazy: bool | None, tx: object) -> StepOptions:
         return StepOptions(
-            key=self.key if key is None else str(key),
+            key=self.key if key is None else key_text(key),
             name=name or self.name,
             lazy=self.lazy if lazy is None else lazy,
             tx=self.tx if tx is None else tx,
@@ -95,7 +103,12 @@ class StepCall:
         self._options = options
 
     def using(
-        self, *, key: str | int | None = None, name: str | None = None, lazy: bool | None = None, tx: object = None
+        self,
+        *,
+        key: str | int | UUID | None = None,
+        name: str | None = None,
+        lazy: bool | None = None,
+        tx: object = None,
     ) -> StepCall:
         """The same with options: `await step.using(key=region)(copy, region)`.
 
@@ -155,7 +168,12 @@ class SyncStepCall:
         self._options = options
 
     def using(
-        self, *, key: str | int | None = None, name: str | None = None, lazy: bool | None = None, tx: object = None
+        self,
+        *,
+        key: str | int | UUID | None = None,
+        name: str | None = None,
+        lazy: bool | None = None,
+        tx: object = None,
     ) -> SyncStepCall:
         """The same with options, as `step.using` has them."""
         return SyncStepCall(self._options.but(key, name, lazy, tx))
@@ -190,7 +208,7 @@ step_sync: Final = SyncStepCall()
 """The same for sync tasks: `account = step_sync(create_account, user)`."""
 
 
-async def sleep(until: duration.Duration | float | datetime, *, key: str | int | None = None) -> None:
+async def sleep(until: duration.Duration | float | datetime, *, key: str | int | UUID | None = None) -> None:
     """Wait without a slot, for a duration or until an aware datetime.
 
     `await sleep("14d")`: the worker ends the attempt and runs the job again when the time has come. Finished steps then answer from the
@@ -211,7 +229,7 @@ async def sleep(until: duration.Duration | float | datetime, *, key: str | int |
         await keeper.suspend(asleep(end))
 
 
-def sleep_sync(until: duration.Duration | float | datetime, *, key: str | int | None = None) -> None:
+def sleep_sync(until: duration.Duration | float | datetime, *, key: str | int | UUID | None = None) -> None:
     """The same for sync tasks, in threads and in processes. It raises a BaseException through the task's code."""
     if (short := _short(until)) is not None:
         time.sleep(short)
@@ -231,9 +249,9 @@ def asleep(end: datetime) -> Suspension:
     return Suspension(f"{ASLEEP} {end.isoformat(timespec='seconds')}", end)
 
 
-def _begin_sleep(key: str | int | None) -> tuple[StepKeeper, Ticket]:
+def _begin_sleep(key: str | int | UUID | None) -> tuple[StepKeeper, Ticket]:
     keeper = steps_outside("a sleep of a second and more")
-    return keeper, keeper.journal.call("sleep" if key is None else f"sleep[{key}]", b"", sleep)
+    return keeper, keeper.journal.call("sleep" if key is None else f"sleep[{key_text(key)}]", b"", sleep)
 
 
 def _short(until: duration.Duration | float | datetime) -> float | None:
