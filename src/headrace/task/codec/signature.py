@@ -109,9 +109,7 @@ class Signature:
             parameter.type if any(parameter.type is kind for kind in _EXACT) else None for parameter in self._positional
         )
         # The types of complete calls whose values need no further look, as text and whole numbers do.
-        self._sure = frozenset(
-            self._exact[:given] for given in self._plain if not {None, float} & set(self._exact[:given])
-        )
+        self._sure = frozenset(self._exact[:n] for n in self._plain if not {None, float} & {*self._exact[:n]})
         self._vague = any(types.vague(parameter.type) for parameter in known if parameter is not None)
         self._by_arity: list[msgspec.msgpack.Decoder[tuple[Args, Kwargs]] | None]
         self._by_arity = [None] * (len(self._positional) + 1)
@@ -236,8 +234,7 @@ class Signature:
         if given > len(self._positional) and self._more_args is None:
             most = len(self._positional)
             raise self._bad(f"takes {most} positional argument{'' if most == 1 else 's'}, got {given}")
-        names = dict(kwargs)
-        placed = list(args)
+        names, placed = dict(kwargs), list(args)
         for parameter in self._positional[given:]:
             if not (parameter.keyword and parameter.name in names):
                 break
