@@ -33,6 +33,12 @@ async def crowd(url: str) -> AsyncIterator[list[PostgresStore]]:
         await store.close()
 
 
+@pytest.fixture
+async def impatient(url: str, sql: Any) -> None:
+    """The server looks for a circle as soon as a session waits, so one whose waits end by themselves counts, too."""
+    await sql.execute(f"alter database \"{url.rsplit('/', 1)[1]}\" set deadlock_timeout = '1ms'")
+
+
 async def units(sql: Any, key: str) -> int:
     found: int = await sql.fetchval("select coalesce(sum(units), 0)::int4 from headrace.hold where key = $1", key)
     return found
@@ -187,7 +193,35 @@ async def test_a_claim_holds_no_key_while_it_waits_for_another(crowd: list[Postg
     assert [job.queue for job in lease.jobs] == ["b"]
 
 
-async def test_claims_under_full_limits_do_not_deadlock(crowd: list[PostgresStore], sql: Any):
+async def test_a_claim_holds_no_range_while_it_waits_for_a_key(crowd: list[PostgresStore], sql: Any, url: str):
+    """The only range is expected to be the job that woke the worker, but its lane is limited, and others count its key."""
+    pg = crowd[0]
+    await pg.limit("api", ONE, None)
+    while not pg.hears:
+        await pg.wait(["default"], 0.05)
+    await put(pg)
+    await pg.settle((await take(pg)).token, [(0, DONE)])
+    assert await claim(pg) is None
+    await put(pg, 2, lane=Lane(limits=("api",)))
+    observer = await asyncpg.connect(url)
+    try:
+        async with asyncio.timeout(60):
+            transaction = sql.transaction()
+            await transaction.start()
+            await sql.fetch(f"select pg_advisory_xact_lock(1214538831, {STRIPE})", "api")
+            call = asyncio.create_task(claim(pg))
+            await blocked(observer)
+            free = await observer.fetch("select from headrace.ready for update skip locked")
+            await transaction.commit()
+            lease = await call
+    finally:
+        await observer.close()
+    assert len(free) == 1
+    assert lease is not None
+    assert len(lease.jobs) == 1
+
+
+async def test_claims_under_full_limits_do_not_deadlock(impatient: None, crowd: list[PostgresStore], sql: Any):
     before = await deadlocks(sql)
     await crowd[0].limit("tenant", ONE, None)
     await crowd[0].limit("all", LimitRule(concurrency=7), None)

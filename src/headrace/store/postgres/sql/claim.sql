@@ -124,17 +124,22 @@ begin
     end if;
 
     if p_sole and b_share is null and p_tenant is null and v_paused is null and v_halted is null and not v_many then
+        -- Looked at first and locked then, because a claim that holds a range must not wait for a limit key.
         select r.ctid as tid, r.queue, r.priority, r.tenant, r.lane, r.batch, r.lo, r.hi,
-            r.attempt + r.failures + r.crashes + r.suspect::int4 as past
-        into x from headrace.ready r where r.queue = any (p_queues) limit 1 for update skip locked;
-        if x.past = 0 and x.lane = 0 and x.hi - x.lo < p_limit
-            and not exists (select from headrace.ready r where r.queue = any (p_queues) and r.ctid <> x.tid)
-        then
-            delete from headrace.ready r where r.ctid = x.tid;
-            v_left := p_limit - (x.hi - x.lo + 1); v_alone := true; v_named := array[x.queue];
-            r_queue := v_named; r_priority := array[x.priority]; r_tenant := array[x.tenant];
-            r_batch := array[x.batch]; r_lo := array[x.lo]; r_hi := array[x.hi];
-            turn_priority := r_priority; turn_queue := v_named; turn_tenant := r_tenant; turn_owed := array[0];
+            r.attempt + r.failures + r.crashes + r.suspect::int4 as past,
+            exists (select from headrace.ready n where n.queue = any (p_queues) and n.ctid <> r.ctid) as more
+        into x from headrace.ready r where r.queue = any (p_queues) limit 1;
+        if x.past = 0 and x.lane = 0 and x.hi - x.lo < p_limit and not x.more then
+            delete from headrace.ready r where r.ctid = (select n.ctid from headrace.ready n where n.ctid = x.tid for update skip locked);
+            if found then
+                v_left := p_limit - (x.hi - x.lo + 1); v_alone := true; v_named := array[x.queue];
+                r_queue := v_named; r_priority := array[x.priority]; r_tenant := array[x.tenant];
+                r_batch := array[x.batch]; r_lo := array[x.lo]; r_hi := array[x.hi];
+                turn_priority := r_priority; turn_queue := v_named; turn_tenant := r_tenant; turn_owed := array[0];
+            else
+                -- A range that another transaction has changed since this statement began is locked, but not deleted.
+                v_clean := v_clean and pg_current_xact_id_if_assigned() is null;
+            end if;
         end if;
     end if;
 
