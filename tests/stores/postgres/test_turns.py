@@ -269,3 +269,20 @@ async def test_what_several_walks_took_is_put_into_the_order_of_its_lane(pg: Pos
     assert list(ordered.values()) == [
         [early, other, early, late], [0, 0, 2, 0], [1, 3, 3, 3], [10, 8, 9, 7], None, None,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("others", [False, True])
+async def test_a_tenant_that_is_alone_is_served_by_one_walk(pg: PostgresStore, sql: Any, others: bool):
+    """More ranges than a survey looks at: the walk reads as many as the claim wants. Beside another tenant there are turns."""
+    for _ in range(80):
+        await put(pg, lane=Lane(tenant="b"))
+    if others:
+        await put(pg, lane=Lane(tenant="a"))
+    row = await sql.fetchrow(
+        "select unit, stretch from headrace.survey_turns('default', 0::int2, 70, null, $1, $1, 0)", "b\x01"
+    )
+    assert tuple(row) == ((1, None) if others else (70, 70))
+    lease = await ask(pg, 70)
+    assert lease is not None
+    assert len(lease.jobs) == 70
+    assert len((await take(pg)).jobs) == 10 + others

@@ -37,6 +37,7 @@ declare
     v_got    int4 := 0;
     v_used   int4 := 0;                               -- ranges that it takes to get them
     v_open   int4;                                    -- the weight of tenants that have more than their turns
+    v_alone  bool := false;                           -- there is one tenant only, with more ranges than were seen
     f        record;
 begin
     -- A loop, because starting an aggregating statement costs more than 64 rounds.
@@ -71,7 +72,12 @@ begin
         unit := p_quota; first := p_quota; stretch := rows + 1;
         return;
     end if;
-    unit := case when whole then p_quota when rows > 0 then greatest(1, p_quota / 50, v_usual / rows) end;
+    if n = 1 and not whole and rtrim(coalesce(p_wrap, leader), E'\x01') = leader then
+        -- The last claim ended with the same tenant. If there is no other one, there are no turns, and a walk takes all that is wanted at once.
+        v_alone := not exists (select from headrace.ready r where r.queue = p_queue and r.priority = p_priority and r.tenant > leader)
+            and not exists (select from headrace.ready r where r.queue = p_queue and r.priority = p_priority and r.tenant < leader);
+    end if;
+    unit := case when whole or v_alone then p_quota when rows > 0 then greatest(1, p_quota / 50, v_usual / rows) end;
     if whole and n > 1 then
         -- The longest turns that together give no more than the wanted number.
         v_paid := least(v_paid, t_jobs[1], p_quota); t_jobs[1] := t_jobs[1] - v_paid;
@@ -110,7 +116,7 @@ begin
         else
             unit := 1; shares := jsonb_object(t_name, t_plan::text[]);
         end if;
-    elsif whole then
+    elsif whole or v_alone then
         first := p_quota;
     end if;
 
@@ -129,6 +135,6 @@ begin
     if stretch - v_used > 6 * n then
         stretch := null; shares := null; last := null;
     elsif v_got < p_quota and not whole then
-        stretch := least(1000, p_quota * stretch / v_got * 1.1);
+        stretch := least(1000, p_quota * stretch / v_got * case when v_alone then 1 else 1.1 end);
     end if;
 end $$;

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from headrace.errors import GroupOver
 from headrace.model.gate import Wait
 from headrace.model.job import MAX_BATCH, Batch
 from headrace.model.records import Enqueued
@@ -16,6 +17,7 @@ from headrace.store.postgres.arguments import (
     Bools,
     Byteses,
     Int2s,
+    Int4,
     Int4s,
     Int8s,
     Intervals,
@@ -24,6 +26,7 @@ from headrace.store.postgres.arguments import (
     Times,
     Uuid,
     Uuids,
+    call,
     column,
 )
 from headrace.store.postgres.server import Server
@@ -72,14 +75,46 @@ class EnqueueLinkedArgs(NamedTuple):
     p_seals: Uuids | None = None
 
 
+class EnqueueMembersArgs(NamedTuple):
+    """See `sql/enqueue_members.sql`. It begins as EnqueueArgs does."""
+
+    p_batch: Uuid
+    p_tasks: Texts
+    p_payloads: Byteses
+    p_options: Byteses | None
+    s_hi: Int4s
+    s_queue: Texts
+    s_priority: Int2s
+    s_tenant: Texts
+    s_lane: Int8s | None
+    s_limits: Texts | None
+    s_run_at: Times | None
+    s_delay: Intervals | None
+    p_now: Time | None
+    p_gate: Uuid
+    p_lo: Int4
+    p_hi: Int4
+
+
 FUNCTION: Final = "enqueue_linked"
 
+_MEMBERS: Final = call("enqueue_members", EnqueueMembersArgs)
 _ENQUEUE: Final = patient(FUNCTION, EnqueueLinkedArgs)
 _FOLLOW: Final = 5
 """The column of what `follow` has to look at."""
 
 
 async def enqueue_linked(server: Server, follow: Follow, batch: Batch) -> Enqueued:
+    if (members := members_args(batch, server.injected)) is not None:
+        [(over, due)] = await server.pool.repeatable(
+            lambda: server.pool.rows(_MEMBERS, *members, write=True, timeout=60)
+        )
+        if over is not None:
+            raise GroupOver(members.p_gate)
+        server.bell.ring(hints_of(batch))
+        if due:
+            follow.soon((members.p_gate,))
+        return Enqueued({})
     args = linked_args(batch, server.injected)
     [reply] = await enqueue_patiently(server, _ENQUEUE, args)
     answer = rows.enqueued(batch, reply)
@@ -88,6 +123,40 @@ async def enqueue_linked(server: Server, follow: Follow, batch: Batch) -> Enqueu
         follow.all_soon()
     follow.soon(reply[_FOLLOW])
     return answer
+
+
+def members_args(batch: Batch, now: datetime | None) -> EnqueueMembersArgs | None:
+    """The arguments for jobs that are members of one stored gate, and have neither keys, unique locks nor waits. None: they are not like that."""
+    if len(batch.edges) != 1 or batch.gates or batch.seals:
+        return None
+    (edge,) = batch.edges
+    (first, lo), (last, hi) = place_of(edge.first), place_of(edge.last)
+    if first != batch.id or last != batch.id:
+        return None
+    runs = segments(batch)
+    if any(batch.jobs[at].wait is not None for at, _ in runs):
+        return None
+    args = enqueue_args(batch, now, runs)
+    if args.keyed:
+        return None
+    return EnqueueMembersArgs(
+        p_batch=args.p_batch,
+        p_tasks=args.p_tasks,
+        p_payloads=args.p_payloads,
+        p_options=args.p_options,
+        s_hi=args.s_hi,
+        s_queue=args.s_queue,
+        s_priority=args.s_priority,
+        s_tenant=args.s_tenant,
+        s_lane=args.s_lane,
+        s_limits=args.s_limits,
+        s_run_at=args.s_run_at,
+        s_delay=args.s_delay,
+        p_now=now,
+        p_gate=edge.into,
+        p_lo=lo,
+        p_hi=hi,
+    )
 
 
 def linked_args(batch: Batch, now: datetime | None) -> EnqueueLinkedArgs:

@@ -72,6 +72,8 @@ class Follow:
         self._looked: dict[UUID, tuple[float, float]] = {}
         """When each was looked at last, on the clock of the event loop, and the seconds until the next look."""
         self._gap = _GAP
+        self._took = 0.0
+        """Seconds of the last look."""
         self._all = False
         self._work: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
@@ -140,7 +142,7 @@ class Follow:
         tries = {id: self._wanted.pop(id) for id in due}
         _, todo, busy = await self._look(due)
         took = loop.time() - now
-        self._gap = _SHARE * took if took > _LONG else _GAP
+        self._gap, self._took = gap_after(took, self._took), took
         self._remember(due, loop.time())
         for id in busy:
             if (again := tries.get(id, 0) + 1) < _TRIES:
@@ -176,3 +178,12 @@ class Follow:
         if queues:
             server.bell.ring(set(queues))
         return moved, todo or (), busy
+
+
+def gap_after(took: float, before: float) -> float:
+    """Seconds until the next look at a gate on which many settlements count, after two looks that took so long.
+
+    One long look says little: the first one of a connection also plans its statements.
+    """
+    long = min(took, before)
+    return _SHARE * long if long > _LONG else _GAP
