@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from conformance.kit import TTL, WORKER, ids, new, put_jobs, settle_all, states
+from conformance.kit import TTL, WORKER, claim, ids, new, put, put_jobs, settle_all, states
 from headrace.errors import OutcomeUnknown
 from headrace.model.job import JobId, JobState
 from headrace.model.lease import Ask, Lease, new_token
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.cluster import slot_of
-from headrace.store.redis.client.connection import Command, Pool, Reply
+from headrace.store.redis.client.connection import Command, Make, Pool, Reply
 from headrace.store.redis.client.faults import Cut
 from headrace.store.redis.sharded import ShardedRedisStore
 from headrace.store.redis.store import RedisStore
@@ -28,8 +28,10 @@ class Losses:
         self.after = self.count = 0
         ask = Pool.ask
 
-        async def lossy(pool: Pool, commands: Sequence[Command], within: float | None = None) -> list[Reply]:
-            answers = await ask(pool, commands, within)
+        async def lossy(
+            pool: Pool, commands: Sequence[Command], within: float | None = None, make: Make | None = None
+        ) -> list[Reply]:
+            answers = await ask(pool, commands, within, make)
             claims = commands[0][:2] == ("EVALSHA", scripts.CLAIM.sha) and not isinstance(answers[0], Exception)
             if claims and self.count:
                 if not self.after:
@@ -129,3 +131,15 @@ async def test_no_holes_where_a_node_does_not_say_what_it_holds(cluster: RedisCl
     assert 0 < len(lease.jobs) < 9
     await settle_all(store, lease)
     await store.close()
+
+
+async def test_large_jobs_of_several_queues(store: ShardedRedisStore):
+    """A claim reads those that it moved from the node that they are on."""
+    made = [id for queue in QUEUES for id in await put(store, 6, queue=queue, payload=b"x" * 600_000)]
+    seen: list[JobId] = []
+    while lease := await claim(store, 100, *QUEUES):
+        seen += ids(lease)
+        assert {len(job.payload) for job in lease.jobs} == {600_000}
+        await settle_all(store, lease)
+    assert len(seen) == len(made)
+    assert set(seen) == set(made)

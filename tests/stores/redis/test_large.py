@@ -6,13 +6,14 @@ from datetime import timedelta
 
 from conformance.kit import RELEASE, claim, find_all, ids, new, put, put_jobs, settle_all, states, take, tenants
 from headrace.model.job import JobState
+from headrace.model.lease import LEASE_BYTES
 from headrace.model.records import Filter, Retention
 from headrace.store.redis.store import RedisStore
 from servers.redis import RedisServer
 from stores.redis.test_bounds import scripts_run
 
 LARGE = b"x" * 100_000
-MOST = 2_000_000
+MOST = LEASE_BYTES
 AT_ONCE = Retention(done=timedelta(0), dead=timedelta(0))
 
 

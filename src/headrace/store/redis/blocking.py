@@ -17,16 +17,9 @@ from headrace.errors import Unavailable
 from headrace.model.job import Batch
 from headrace.model.records import Enqueued
 from headrace.store.redis.client import faults
-from headrace.store.redis.client.connection import (
-    CONNECT_TIMEOUT,
-    MORE,
-    Reply,
-    greeting,
-    keep_alive,
-    tls_context,
-    welcomed,
-)
+from headrace.store.redis.client.connection import CONNECT_TIMEOUT, MORE, Reply
 from headrace.store.redis.client.faults import Cut, Refused
+from headrace.store.redis.client.handshake import greeting, keep_alive, tls_context, welcomed
 from headrace.store.redis.client.packing import packed
 from headrace.store.redis.client.url import Address
 from headrace.store.redis.verbs.enqueue import Enqueue

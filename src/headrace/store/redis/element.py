@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from struct import Struct
@@ -29,6 +29,8 @@ _ORD, _REST = Struct(">H"), Struct(">IHHBQBI")
 _FIRST = _ORD.pack(0)
 _OPTIONS, _LIMITS = 2, 4  # 1: suspect
 _LENGTH = Struct(">I")
+_RUN = 4
+"""Words of a run in the header of a lease."""
 
 _header = msgspec.msgpack.Decoder(list[str | int | float])
 _keys = msgspec.msgpack.Decoder(tuple[str, ...])
@@ -131,14 +133,14 @@ def task_of(element: bytes) -> str:
     return element[_HEAD.size : _HEAD.size + element[33]].decode()
 
 
-def claimed_of(element: bytes, queue: str, lane: str) -> Claimed:
+def claimed_of(element: bytes | memoryview, queue: str, lane: str) -> Claimed:
     """One job of a lane as its worker gets it: the attempt under way counts. `Decoder` is for many."""
     prefix, ord, attempts, failures, crashes, flags, us, task_length, options_length = _HEAD.unpack_from(element)
     at = _HEAD.size + task_length
-    task, options = element[_HEAD.size : at].decode(), None
+    task, options = str(element[_HEAD.size : at], "utf-8"), None
     if flags:
         if flags & _OPTIONS:
-            options = element[at : at + options_length]
+            options = bytes(element[at : at + options_length])
         at += options_length
         if flags & _LIMITS:
             at += _LENGTH.size + _LENGTH.unpack_from(element, at)[0]
@@ -150,7 +152,7 @@ def claimed_of(element: bytes, queue: str, lane: str) -> Claimed:
         failures,
         crashes,
         task,
-        element[at:],
+        bytes(element[at:]),
         options,
         queue,
         priority,
@@ -231,3 +233,9 @@ class Decoder:
 def header_of(raw: bytes) -> list[str | int | float]:
     """Token, worker, claimed at, suspect, cause, 1: spans queues; then lane, place, count and position of each run."""
     return _header.decode(raw)
+
+
+def runs_of(header: list[str | int | float]) -> Iterator[tuple[str, int, int]]:
+    """Lane, count and position of each run of a lease."""
+    for at in range(6, len(header), _RUN):
+        yield str(header[at]), int(header[at + 2]), int(header[at + 3])

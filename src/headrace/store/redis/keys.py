@@ -11,6 +11,7 @@ lane, given once at enqueue and kept for life. Scripts call these keys by the na
               B:<lane>  ZSET   place → id: jobs that came back (released, promoted, retried); merged by place at claim
               b         SET    lanes that have a B
               x         HASH   lane → how many '' are in its list
+              z         SET    lanes that were given large jobs since their lists began: a claim looks at the sizes of their jobs first
               R:<prio>  LIST   ring of tenants that have work: the tenant's lane, or `priority|tenant|*` for several lanes
               T:<prio>|<tenant> LIST  ring of that tenant's lanes;   S  SET  tenants that have one
               s         HASH   tenant → its lane with limit keys that has a place in a ring by itself
@@ -202,6 +203,9 @@ class Keys:
 
     def leases(self, queue: str) -> str:
         return self.queue(queue) + "Z"
+
+    def lease(self, queue: str, number: int) -> str:
+        return f"{self.queue(queue)}l:{number}"
 
     def idempotency(self, queue: str, task: str, name: str) -> str:
         place = self.queue(queue) if self.clustered else f"{self.prefix}:"

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-from headrace.model.lease import Token
+from headrace.model.lease import Lease, Token
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.queue_list import QueueList
+
+_FEW: Final = 4
+"""Jobs of a lease that `settle.lua` would keep one by one."""
+_LARGE: Final = 16_384
+"""Bytes of a payload that costs more to copy than a list for its lease."""
 
 
 class LeaseHomes:
@@ -16,10 +22,23 @@ class LeaseHomes:
         self._client, self._queues = client, queues
         self.known: dict[Token, tuple[str, ...]] = {}
         """The queues of leases that were claimed here. A token from another process is looked for in all queues."""
+        self.large: set[Token] = set()
+        """Leases of a few jobs that are large: settle must not copy them."""
         self.doubtful: set[Token] = set()
         """Leases with a settlement that was sent and not answered."""
         self.given_up: set[Token] = set()
         """Leases that ran out on a node which does not answer: settle refuses what it cannot settle there."""
+
+    def remember(self, lease: Lease, queues: Iterable[str]) -> None:
+        """A claim has made this lease of jobs from these queues."""
+        self.known[lease.token] = tuple(dict.fromkeys(queues))
+        if len(lease.jobs) <= _FEW and max(len(job.payload) for job in lease.jobs) >= _LARGE:
+            self.large.add(lease.token)
+
+    def forget(self, token: Token) -> None:
+        """The lease is over."""
+        self.known.pop(token, None)
+        self.large.discard(token)
 
     async def of(self, token: Token) -> Sequence[str]:
         """The queues that may have a part of this lease."""

@@ -15,11 +15,18 @@ from headrace.model.lease import Lease, Orphan, Token, WorkerId
 from headrace.model.records import Ending
 from headrace.store.redis.arguments import NEEDS
 from headrace.store.redis.client.connection import Reply
-from headrace.store.redis.element import Decoder, claimed_of, from_us, header_of, lane_parts, parts_of, task_of
+from headrace.store.redis.element import (
+    Decoder,
+    claimed_of,
+    from_us,
+    header_of,
+    lane_parts,
+    parts_of,
+    runs_of,
+    task_of,
+)
 from headrace.store.redis.records import RESULT, failures_of, opened, reports_of
 
-_RUN = 4
-"""Words of a run in the header of a lease."""
 _STEP = Struct(">dH")
 _PAIR = Struct(">HH")
 _ENDED = Struct(">cddI")
@@ -195,7 +202,10 @@ def _job(
 
 
 def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
-    """A lease from the answers of `claim.lua` by queue. An answer is a number, the header and the elements."""
+    """A lease from the answers of `claim.lua` by queue. An answer is a number, the header and the elements.
+
+    In place of the elements of its first run it may have the jobs themselves, if they are large.
+    """
     if len(parts) == 1 and len(parts[0][1]) == 3:
         return _lease_of_one(token, *parts[0])
     suspect = False
@@ -204,10 +214,11 @@ def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
         header = header_of(raw)
         suspect = bool(header[3])
         decoder = Decoder()
-        at = 0
-        for lane, count, position in _runs(header):
-            runs.append((position, decoder.run(elements[at : at + count], queue, lane)))
-            at += count
+        at, large = 0, isinstance(elements[0], Claimed)
+        for lane, count, position in runs_of(header):
+            some = elements[at : at + count]
+            runs.append((position, some if large else decoder.run(some, queue, lane)))
+            at, large = at + count, False
     if len(runs) == 1:
         return Lease(token, runs[0][1], suspect)
     runs.sort(key=lambda run: run[0])
@@ -224,7 +235,8 @@ def _lease_of_one(token: Token, queue: str, answer: Reply) -> Lease:
     """The lease of one job, which an idle worker gets: it waits for this before it can start the job."""
     _, raw, element = answer
     header = header_of(raw)
-    return Lease(token, [claimed_of(element, queue, str(header[6]))], bool(header[3]))
+    job = element if isinstance(element, Claimed) else claimed_of(element, queue, str(header[6]))
+    return Lease(token, [job], bool(header[3]))
 
 
 def orphan_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Orphan:
@@ -234,7 +246,7 @@ def orphan_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Orphan:
         settled = _settled(log)
         decoder = Decoder()
         at = 0
-        for lane, count, position in _runs(header_of(raw)):
+        for lane, count, position in runs_of(header_of(raw)):
             # A settled job may have left an empty element.
             places = [index for index in range(at, at + count) if index not in settled]
             left = decoder.run([elements[index] for index in places], queue, lane)
@@ -244,12 +256,6 @@ def orphan_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Orphan:
     header = header_of(parts[0][1][0])
     victim = WorkerId(UUID(hex=str(header[1])))
     return Orphan(token, jobs, bool(header[3]), victim, str(header[4]) or "lease expired")
-
-
-def _runs(header: list[str | int | float]) -> Iterator[tuple[str, int, int]]:
-    """Lane, count and position of each run of a lease."""
-    for at in range(6, len(header), _RUN):
-        yield str(header[at]), int(header[at + 2]), int(header[at + 3])
 
 
 def _settled(log: bytes) -> set[int]:

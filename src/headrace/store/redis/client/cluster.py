@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from headrace.errors import StoreError
 from headrace.store.redis.client import faults
-from headrace.store.redis.client.connection import CONNECT_TIMEOUT, Command, Connection, Follow, Pool, Reply
+from headrace.store.redis.client.connection import CONNECT_TIMEOUT, Command, Connection, Follow, Make, Pool, Reply
 from headrace.store.redis.client.faults import Cut, Refused
 from headrace.store.redis.client.scripts import Script
 from headrace.store.redis.client.url import Address
@@ -32,9 +32,11 @@ class Node(Pool):
     _rests_until = float("-inf")
     _why = ""
 
-    async def ask(self, commands: Sequence[Command], within: float | None = None) -> list[Reply]:
+    async def ask(
+        self, commands: Sequence[Command], within: float | None = None, make: Make | None = None
+    ) -> list[Reply]:
         self._check()
-        return await super().ask(commands, within)
+        return await super().ask(commands, within, make)
 
     async def block(self, commands: Sequence[Command], timeout: float) -> list[Reply]:
         self._check()

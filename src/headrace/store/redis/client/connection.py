@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
-import ssl
+import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, cast
 
 import hiredis
 
-from headrace.errors import ConfigError
 from headrace.store.redis.client import faults
+from headrace.store.redis.client.bulks import Bulks
 from headrace.store.redis.client.faults import Cut, Refused
+from headrace.store.redis.client.handshake import greeting, keep_alive, tls_context, welcomed
 from headrace.store.redis.client.packing import LARGE, packed, pieces
 from headrace.store.redis.client.sleepers import Sleepers
 from headrace.store.redis.client.url import Address
@@ -24,16 +24,19 @@ Reply = Any
 
 Command = tuple[Any, ...]
 
+Make = Callable[[memoryview], Any]
+"""What becomes of an element of a list: see Bulks."""
+
 CONNECT_TIMEOUT: Final = 5.0
 _MOST_CONNECTIONS: Final = 64
 _LAST_WORDS: Final = 1.0
 """Seconds that closing may take."""
 _RESTED: Final = 5.0
 """Seconds after which a connection that is not used is closed; one is kept."""
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
-"""Seconds, seconds and number of the system's probes on a silent connection: 11 s until a dead one is noticed."""
 _UNHEARD: Final = 60_000
 """Milliseconds after which a bell expires that no sleeper took."""
+_PORTION: Final = 1 << 16
+"""Bytes of answers that are read at once."""
 MORE: Final = object()
 """Stands for an answer that has not arrived completely."""
 
@@ -47,11 +50,17 @@ class Follow(NamedTuple):
     """Called with an answer that arrives after the sleeper was cancelled."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Sends commands in one write and reads their answers in order, for one caller at a time."""
 
     def __init__(self) -> None:
         self._reader = hiredis.Reader(replyError=Refused, notEnoughData=MORE)
+        # The stub of hiredis knows only of bytes.
+        self._feed = cast("Callable[[memoryview, int, int], None]", self._reader.feed)
+        self._portion = memoryview(bytearray(_PORTION))
+        self._bulks: Bulks | None = None
+        self._lists = False
+        """The answer under way is a list for `_bulks`."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._answers: list[Reply] = []
@@ -67,10 +76,17 @@ class Connection(asyncio.Protocol):
         """Whether the connection is usable: it is not broken, and all commands were answered."""
         return self._broken is None and not self._missing
 
-    async def ask(self, commands: Sequence[Command], timeout: float) -> list[Reply]:
-        """The answers to these commands. Raises Cut. After that, or after a cancellation, the connection is not usable."""
+    async def ask(self, commands: Sequence[Command], timeout: float, make: Make | None = None) -> list[Reply]:
+        """The answers to these commands. Raises Cut. After that, or after a cancellation, the connection is not usable.
+
+        `make`: what becomes of each element of the list that the only command asks for.
+        """
         assert self._transport is not None  # the pool asks only after the connection was made
         self._answers, self._missing = [], len(commands)
+        self._lists = make is not None
+        if make is not None:
+            self._bulks = self._bulks or Bulks()
+            self._bulks.begin(make)
         last = commands[0][-1]
         if len(commands) > 1:
             self._transport.write(b"".join(map(packed, commands)))
@@ -120,14 +136,21 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # the transport of uvloop is no subclass of it
         keep_alive(transport.get_extra_info("socket"))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return self._bulks.room() if self._lists and self._bulks is not None else self._portion
+
+    def buffer_updated(self, nbytes: int) -> None:
         reader, answers = self._reader, self._answers
         try:
-            reader.feed(data)
+            if self._lists and self._bulks is not None:
+                self._take_bulks(self._bulks, nbytes)
+            else:
+                self._feed(self._portion, 0, nbytes)
             while (answer := reader.gets()) is not MORE:
                 answers.append(answer)
                 self._missing -= 1
-        except hiredis.ProtocolError as error:
+        except (hiredis.ProtocolError, ValueError, struct.error) as error:
             self._break(str(error))
             return
         self.heard = self._loop.time()
@@ -135,6 +158,15 @@ class Connection(asyncio.Protocol):
             self._break("it sent an answer without a question")
         elif not self._missing and self._reply is not None and not self._reply.done():
             self._reply.set_result(answers)
+
+    def _take_bulks(self, bulks: Bulks, count: int) -> None:
+        if bulks.take(count):
+            self._lists = False
+            self._answers.append(bulks.results)
+            self._missing -= 1
+        elif (other := bulks.other) is not None:
+            self._lists = False
+            self._feed(other, 0, len(other))
 
     def eof_received(self) -> None:
         # The transport closes itself, and reports it one turn of the loop later. No call may use it in between.
@@ -168,25 +200,30 @@ class Pool:
         self._sleepers: dict[str, Sleepers] = {}
         self._closing_rested: asyncio.TimerHandle | None = None
 
-    async def ask(self, commands: Sequence[Command], within: float | None = None) -> list[Reply]:
+    async def ask(
+        self, commands: Sequence[Command], within: float | None = None, make: Make | None = None
+    ) -> list[Reply]:
         """Send commands in one write, and answer with the answers and refusals. Raises Cut, or Refused if no connection is accepted.
 
         `within`: seconds for each step of a call that cannot wait, such as a heartbeat. It waits for no other call's turn.
+        `make`: as of `Connection.ask`.
         """
         if within is not None:
             return await self._exchange(commands, min(within, self._address.timeout))
         async with self._turns:
-            return await self._exchange(commands, self._address.timeout)
+            return await self._exchange(commands, self._address.timeout, make=make)
 
     async def block(self, commands: Sequence[Command], timeout: float) -> list[Reply]:
         """As `ask`, for commands that the server answers up to `timeout` seconds later. It takes no turn."""
         return await self._exchange(commands, self._address.timeout, timeout)
 
-    async def _exchange(self, commands: Sequence[Command], patience: float, more: float = 0.0) -> list[Reply]:
+    async def _exchange(
+        self, commands: Sequence[Command], patience: float, more: float = 0.0, make: Make | None = None
+    ) -> list[Reply]:
         connection = self._idle_one() or await self._connect(patience)
         began = asyncio.get_running_loop().time()
         try:
-            answers = await connection.ask(commands, patience + more)
+            answers = await connection.ask(commands, patience + more, make)
         except BaseException as error:
             self._give_up(connection, error, began)
             raise
@@ -350,42 +387,3 @@ class Pool:
 def put_back(key: str) -> tuple[Command, ...]:
     """Commands that put an element into a list, which needs no more than one."""
     return ("RPUSH", key, 1), ("LTRIM", key, 0, 0)
-
-
-def greeting(address: Address) -> list[Command]:
-    """The first commands of a new connection: user and password, database, and last the name of the connection."""
-    commands: list[Command] = []
-    if address.password or address.username:
-        commands.append(("AUTH", *filter(None, (address.username,)), address.password or ""))
-    if address.db:
-        commands.append(("SELECT", address.db))
-    return [*commands, ("CLIENT", "SETNAME", "headrace")]
-
-
-def welcomed(answers: Sequence[Reply], count: int) -> None:
-    """Raise the first refusal among the answers to a greeting. A user need not have the right to set the name."""
-    for number, answer in enumerate(answers, 1):
-        if isinstance(answer, Refused) and not (number == count and faults.forbidden(answer)):
-            raise answer
-
-
-def keep_alive(wire: socket.socket) -> None:
-    """Let the system detect a dead peer."""
-    wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE:
-        if (option := getattr(socket, name, None)) is not None:  # not every system has them
-            wire.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def tls_context(address: Address) -> ssl.SSLContext | None:
-    if not address.tls:
-        return None
-    named = f"tls_ca={address.tls_ca}"
-    try:
-        context = ssl.create_default_context(cafile=address.tls_ca)
-        if address.tls_cert is not None:
-            named = f"tls_cert={address.tls_cert}" + (f" with tls_key={address.tls_key}" if address.tls_key else "")
-            context.load_cert_chain(address.tls_cert, address.tls_key)
-    except OSError as error:
-        raise ConfigError(f"{named} in the Redis URL cannot be used: {error.strerror or error}") from error
-    return context

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from headrace.errors import OutcomeUnknown, StoreError, StoreFull, Unavailable
 from headrace.store.redis.client import faults
-from headrace.store.redis.client.connection import Command, Follow, Pool, Reply, put_back
+from headrace.store.redis.client.connection import Command, Follow, Make, Pool, Reply, put_back
 from headrace.store.redis.client.faults import Cut, Refused
 from headrace.store.redis.client.scripts import Script
 from headrace.store.redis.client.url import Address
 
+T = TypeVar("T")
 Unheard = Callable[[Reply], Awaitable[None]]
 Asked = tuple[str, Sequence[Command]]
 """Commands for the server of a key."""
@@ -102,6 +103,12 @@ class Wire:
         [answer] = await self.command_many([command], key)
         return answer
 
+    async def elements(self, key: str, first: int, last: int, make: Callable[[memoryview], T]) -> list[T]:
+        """What `make` makes of these elements of a list, which may be large: its bytes are there until it returns."""
+        elements: list[T]
+        [elements] = await self.command_many([("LRANGE", key, first, last)], key, make=make)
+        return elements
+
     async def command_many(
         self,
         commands: Sequence[tuple[Any, ...]],
@@ -110,6 +117,7 @@ class Wire:
         *,
         repeat: bool = True,
         within: float | None = None,
+        make: Make | None = None,
     ) -> list[Reply]:
         """Send commands to the server of `key` in one round trip. Repeats those whose refusal passes, and raises the first error."""
         patience = Patience()
@@ -119,7 +127,7 @@ class Wire:
             pool: Pool | None = None
             try:
                 pool = await self.pool_of(key)
-                got = await pool.ask([commands[n] for n in left], within)
+                got = await pool.ask([commands[n] for n in left], within, make)
             except (Cut, Refused) as error:
                 if isinstance(error, Cut):
                     await self.look_again()

@@ -9,6 +9,7 @@ local sub, byte, match, format = string.sub, string.byte, string.match, string.f
 local pack, read = struct.pack, struct.unpack
 
 local SUSPECT = 1  -- in an element's flags
+local LARGE = 16384  -- bytes of an element that a claim moves without reading it; enqueue/one.lua has the same number
 
 -- Where the limits of a queue are: with those of all the others, or on a cluster with the queue itself.
 local HOME = #KEYS % 2 == 1 and KEYS[#KEYS] or nil

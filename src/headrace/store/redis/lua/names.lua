@@ -5,6 +5,7 @@ local FIRST_PLACES = 'h'            -- HASH  lane to the place of the first elem
 local RETURNED = 'B:'               -- ZSET  place to id of jobs of a lane that came back; its name follows
 local RETURNED_LANES = 'b'          -- SET   lanes that have such jobs
 local HOLES = 'x'                   -- HASH  lane to how many empty elements are in its list
+local LARGE_LANES = 'z'             -- SET   lanes that were given large jobs since their lists began
 local RING = 'R:'                   -- LIST  the tenants of a priority, which follows, that have work
 local TENANT_RING = 'T:'            -- LIST  the lanes of a tenant of a priority; both follow
 local RINGED_TENANTS = 'S'          -- SET   tenants that have such a ring

@@ -1,5 +1,6 @@
 -- Apply settlements by position under a token.
--- ARGV: 1 clock, 2 token, 3 '1' when this call may have been made before, '2' to end a part that is settled whole, 4 positions that are plainly done, as pairs
+-- ARGV: 1 clock, 2 token, 3 letters: r when this call may have been made before, e to end a part that is settled whole, w when its jobs are
+--   large, 4 positions that are plainly done, as pairs
 --   from, to of two bytes, 5 results, (position, record)…, settlements of other kinds, (position, kind, due kind, due,
 --   failures, crashes, suspect, note, failure, result)… with kind a again, d dead, c cancelled, o done; where a job goes on waiting,
 --   its result is msgpack {gates, waits}, see linked.lua.
@@ -11,7 +12,7 @@ local FEW = 4
 local p, now, token = KEYS[1], clock(ARGV[1]), ARGV[2]
 local held, links = unpack(c('HMGET', p .. TOKENS, token, 'links'))
 if not held then
-  if ARGV[3] == '1' and (c('LPOS', p .. SPENT_TOKENS, token) or c('LPOS', p .. OLDER_TOKENS, token)) then return {1} end
+  if string.find(ARGV[3], 'r', 1, true) and (c('LPOS', p .. SPENT_TOKENS, token) or c('LPOS', p .. OLDER_TOKENS, token)) then return {1} end
   return -1
 end
 if links and not job_ended then return -2 end
@@ -86,8 +87,8 @@ if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, to
     for r = RUNS, #header, 4 do add_freed(freed, header[r], header[r + 2]) end
     give_back(freed)
   end
-  if total <= FEW then
-    -- A list for a few jobs would cost more than they do: each is kept by itself.
+  if total <= FEW and not string.find(ARGV[3], 'w', 1, true) then
+    -- A list for a few jobs would cost more than they do, unless they are large: each is kept by itself.
     local kept = {}
     for r = 6, 5 + 2 * results, 2 do
       local record = ARGV[r + 1]
@@ -272,7 +273,7 @@ if count > 0 then
   bump(p, 'o', done)
   bump(p, 'f', #failures / 2)
 end
-if settled == total and spans ~= '' and ARGV[3] ~= '2' then
+if settled == total and spans ~= '' and ARGV[3] ~= 'e' then
   refused[1] = 2
 elseif settled == total then
   end_lease(p, no, token)

@@ -62,6 +62,6 @@ class Claim:
 
     def leased(self, ask: Ask, parts: list[tuple[str, Reply]]) -> Lease:
         """The lease that these parts make. Its queues are remembered."""
-        self._leases.known[ask.token] = tuple(dict.fromkeys([queue for queue, _ in parts]))
         lease = lease_of(ask.token, parts)
+        self._leases.remember(lease, [queue for queue, _ in parts])
         return replace(lease, cut=True) if self._script.cut else lease

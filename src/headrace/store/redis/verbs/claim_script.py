@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from headrace.errors import OutcomeUnknown, Unavailable
+from headrace.model.job import Claimed
 from headrace.model.lease import Ask, Band
 from headrace.store.redis.arguments import ask_args, microseconds
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import Client
 from headrace.store.redis.client.connection import Reply
+from headrace.store.redis.element import claimed_of, header_of, runs_of
 from headrace.store.redis.store_clock import StoreClock
 from headrace.store.redis.verbs.wait import Wait
 
@@ -24,6 +27,8 @@ class ClaimScript:
         self._wire, self._keys, self._time, self._waiting = client.wire, client.keys, time, waiting
         self.cut = False
         """The last script ended because the jobs that it took are large."""
+        self._unread: int | None = None
+        """The number of the lease whose first jobs the last script did not read."""
 
     async def run(
         self,
@@ -51,7 +56,7 @@ class ClaimScript:
                 self._waiting.pause(queue)
             else:
                 self._waiting.pauses.pop(queue, None)
-        return parts
+        return parts if self._unread is None else await self._with_large(queues, parts, self._unread)
 
     def args(
         self,
@@ -69,8 +74,31 @@ class ClaimScript:
 
     def read(self, answer: Reply) -> tuple[Reply, Reply]:
         """The numbers of queues with jobs left, and the parts of a lease."""
-        (opens, left, *cut), *parts = answer
-        self.cut = bool(cut and cut[0])
+        (opens, left, *more), *parts = answer
+        self.cut = bool(more and more[0])
+        self._unread = int(more[1]) if len(more) > 1 else None
         self._waiting.used()
         self._waiting.note_opening(int(opens) if opens else None)
         return left, parts
+
+    async def _with_large(self, queues: list[str], parts: Reply, lease: int) -> Reply:
+        """The parts with large jobs in the places of the empty elements. The script left these jobs for the client to read.
+
+        No parts: the lease has expired meanwhile, and its jobs are under another token.
+        """
+        part: list[Any] = next(part for part in parts if not part[2])
+        number: int = part[0]
+        queue, (lane, count, _) = queues[number], next(runs_of(header_of(part[1])))
+
+        def make(element: memoryview) -> Claimed | None:
+            return claimed_of(element, queue, lane) if element else None
+
+        try:
+            jobs = await self._wire.elements(self._keys.lease(queue, lease), 1, count, make)
+        except Unavailable as error:
+            # The claim is made. The caller repeats it, and gets the same jobs.
+            raise OutcomeUnknown(str(error)) from error
+        if len(jobs) < count or None in jobs:
+            return []
+        part[2 : 2 + count] = jobs
+        return parts

@@ -69,7 +69,7 @@ class Heartbeat:
         if trouble is not None and not lost:
             raise trouble
         for token in lost:
-            self._leases.known.pop(token, None)
+            self._leases.forget(token)
         if presence is None:
             return Pulse(lost, tuple(stops))
         upkeep, now, order = await self._present(presence, ttl, renewed=bool(tokens))

@@ -20,6 +20,10 @@ from headrace.store.redis.telling import Telling
 
 _WHOLE: Final = 2
 """A part of a lease that is settled whole, see `settle.lua`."""
+_REPEATED: Final = "r"
+_ENDED: Final = "e"
+_LARGE: Final = "w"
+"""Letters for the script: see `settle.lua`."""
 _LINKED: Final = -2
 """The answer of the script that does not know of links, for a queue that has some."""
 _OWES: Final = 4
@@ -92,13 +96,19 @@ class Settle:
     async def _settle_in(self, queue: str, token: Token, args: list[Any], *, linked: bool = False) -> Reply:
         """A call whose answer was lost is repeated, and tells the script so: the first call may have ended the lease."""
         keys, words = self._keys.of(queue), (self._time.given, token.hex)
+        large = _LARGE if token in self._leases.large else ""
         script = scripts.SETTLE_LINKED if linked or queue in self._linked else scripts.SETTLE
         try:
             answer = await self._wire.run(
-                script, keys, *words, int(token in self._leases.doubtful), *args, repeat=False
+                script,
+                keys,
+                *words,
+                _REPEATED + large if token in self._leases.doubtful else large,
+                *args,
+                repeat=False,
             )
         except OutcomeUnknown:
-            answer = await self._wire.run(script, keys, *words, 1, *args, repeat=False)
+            answer = await self._wire.run(script, keys, *words, _REPEATED + large, *args, repeat=False)
         if answer == _LINKED:
             self._linked.add(queue)
             return await self._settle_in(queue, token, args)
@@ -146,10 +156,10 @@ class Settle:
             return
         for queue, state in states.items():
             if state == _WHOLE:
-                await self._client.run(scripts.SETTLE_LINKED, queue, self._time.given, token.hex, 2, b"", 0, 0)
-        self._leases.known.pop(token, None)
+                await self._client.run(scripts.SETTLE_LINKED, queue, self._time.given, token.hex, _ENDED, b"", 0, 0)
+        self._leases.forget(token)
 
     async def states(self, token: Token, queues: Sequence[str]) -> dict[str, int]:
         """How far the parts of a lease are settled."""
-        answers = await self._client.run_each(scripts.SETTLE_LINKED, queues, self._time.given, token.hex, 0, b"", 0, 0)
+        answers = await self._client.run_each(scripts.SETTLE_LINKED, queues, self._time.given, token.hex, "", b"", 0, 0)
         return {queue: answer[0] % _OWES for queue, answer in zip(queues, answers, strict=True) if answer != -1}

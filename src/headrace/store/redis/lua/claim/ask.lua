@@ -5,8 +5,9 @@
 --   9 '' or msgpack {passes, weights, tenant}: passes = {lowest priority, highest, jobs, numbers of queues from 0 or none}…,
 --   each like a claim of its own; weights by number of the queue, then by tenant; tenant: '1' .. the only one, or '0',
 --   10 the bell of a sleeper that this was sent along with: while it is there the sleeper is called off, and nothing is done
--- Answer: {when something opens that was passed over, or '', {numbers of queues with jobs left that may be claimed}}, then
---   for each queue that gave jobs {its number in KEYS from 0, header, element…}; a repeated call gets what it got.
+-- Answer: {when something opens that was passed over, or '', {numbers of queues with jobs left that may be claimed}, 1: it ended
+--   because its jobs are large, the number of a lease whose first elements are empty here, because the client reads them from
+--   its list}, then for each queue that gave jobs {its number in KEYS from 0, header, element…}; a repeated call gets what it got.
 if ARGV[10] and c('EXISTS', ARGV[10]) == 1 then return false end
 local now, total, token = clock(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local offset, had = tonumber(ARGV[6]), tonumber(ARGV[8])
@@ -29,8 +30,11 @@ for i = 1, #KEYS - 1, 2 do
   local since, till = pause_of(c('GET', p .. PAUSED), now)
   if till then opens = min(opens or till, till) end
   if not since then
+    -- One command for two sets that most queues do not have.
+    local special = c('EXISTS', p .. RETURNED_LANES, p .. LARGE_LANES)
+    local returned = special > 0 and c('EXISTS', p .. RETURNED_LANES) or 0
     queues[#queues + 1] = {p = p, number = (i - 1) / 2, held = no, limited = held and match(held, 'l$') and true,
-      returned = c('EXISTS', p .. RETURNED_LANES) == 1, out = {(i - 1) / 2, ''}, runs = {}, listed = {}, heads = {}, moved = {},
+      returned = returned == 1, large = special > returned, out = {(i - 1) / 2, ''}, runs = {}, listed = {}, heads = {}, moved = {},
       gaps = {}, left = {}}
   end
 end

@@ -12,7 +12,7 @@ for _, pass in ipairs(passes) do
 end
 write_limits()
 
-local giving, left_behind = 0, {}
+local giving, left_behind, apart = 0, {}, nil
 for _, q in ipairs(queues) do if #q.out > 2 then giving = giving + 1 end end
 for _, q in ipairs(queues) do
   local p, count = q.p, #q.out - 2
@@ -26,13 +26,16 @@ for _, q in ipairs(queues) do
     end
   end
   if #heads > 0 then each('HSET', p .. FIRST_PLACES, heads) end
-  if #emptied > 0 then each('HDEL', p .. FIRST_PLACES, emptied) end
+  if #emptied > 0 then
+    each('HDEL', p .. FIRST_PLACES, emptied)
+    if q.large then each('SREM', p .. LARGE_LANES, emptied) end
+  end
   for lane, gaps in pairs(q.gaps) do
     if c('HINCRBY', p .. HOLES, lane, -gaps) <= 0 then c('HDEL', p .. HOLES, lane) end
   end
   forget_singles(q)
   if count > 0 then
-    local no = q.held or c('HINCRBY', p .. COUNTERS, 'l', 1)
+    local no = q.held or q.no or c('HINCRBY', p .. COUNTERS, 'l', 1)
     local header = {token, ARGV[4], now, suspect and 1 or 0, '', (giving > 1 or ARGV[7] == '1') and 1 or 0}
     local index, places = had, {}
     for r = 1, #q.runs, 4 do
@@ -59,6 +62,10 @@ for _, q in ipairs(queues) do
       for r = RUNS, #header do whole[#whole + 1] = header[r] end
       c('LSET', p .. LEASE .. no, 0, cmsgpack.pack(whole))
       c('RPUSH', p .. LEASE .. no, unpack(q.out, 3))
+    elseif q.moved_large then
+      apart = no
+      c('LPUSH', p .. LEASE .. no, head)
+      if count > q.moved_large then c('RPUSH', p .. LEASE .. no, unpack(q.out, 3 + q.moved_large)) end
     else
       c('RPUSH', p .. LEASE .. no, unpack(q.out, 2))
     end
@@ -79,5 +86,5 @@ for _, q in ipairs(queues) do
 end
 first_due = c('ZRANGE', g .. OPENINGS, 0, 0, 'WITHSCORES')[2]
 if first_due then opens = min(opens or math.huge, max(now, tonumber(first_due))) end
-answer[1] = {opens and format('%.0f', opens) or '', left_behind, bytes <= 0 and 1 or 0}
+answer[1] = {opens and format('%.0f', opens) or '', left_behind, bytes <= 0 and 1 or 0, apart}
 return answer

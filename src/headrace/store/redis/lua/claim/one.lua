@@ -7,7 +7,7 @@ if #KEYS <= 3 and ARGV[9] == '' and ARGV[6] == '0' and ARGV[7] ~= '1' and ARGV[8
   local home = KEYS[3]
   local g = home or p
   -- Without a bell of its own the caller names a key that never exists.
-  local special = c('EXISTS', ARGV[10] or p, p .. PAUSED, p .. RETURNED_LANES, p .. RINGED_TENANTS, p .. ROUNDS,
+  local special = c('EXISTS', ARGV[10] or p, p .. PAUSED, p .. RETURNED_LANES, p .. RINGED_TENANTS, p .. ROUNDS, p .. LARGE_LANES,
     g .. OPENINGS, g .. PAUSED_TENANTS)
   local priorities = special == 0 and c('ZRANGE', p .. PRIORITIES, 0, 1)
   local entries = priorities and #priorities == 1 and c('LRANGE', p .. RING .. priorities[1], 0, 1)

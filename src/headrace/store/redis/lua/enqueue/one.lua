@@ -26,6 +26,7 @@ if not head then
   end
 end
 local length = c('RPUSH', p .. READY .. lane, el)
+if #el >= 16384 then c('SADD', p .. LARGE_LANES, lane) end
 -- What the index says of a batch is an array of five: one job, its lane, from, to, and its place.
 c('ZADD', p .. BATCHES, 0, prefix .. '\149\1' .. cmsgpack.pack(lane, 0, 0, head + length - 1))
 -- The marker of the only ready job is rarely there already.

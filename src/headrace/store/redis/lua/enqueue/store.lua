@@ -26,7 +26,7 @@ for q = 1, queues do
     for i = 1, #places do heads[lanes[a + i - 1]] = tonumber(places[i] or nil) end
   end
   local returned = c('EXISTS', p .. RETURNED_LANES) == 1
-  local entry, new, first, lengths = {0}, {}, {}, {}
+  local entry, new, first, lengths, large = {0}, {}, {}, {}, {}
   local stored, ready, delayed = 0, 0, 0
   for s = 1, #segments, 5 do
     local lane, from, to, kind, due = segments[s], segments[s + 1], segments[s + 2], segments[s + 3], segments[s + 4]
@@ -69,6 +69,7 @@ for q = 1, queues do
           length = c('RPUSH', p .. READY .. lane, unpack(ARGV, at + a, at + min(count, a + 4000) - 1))
         end
         lengths[lane] = length
+        if #ARGV[at] >= LARGE or #ARGV[at + count - 1] >= LARGE then large[#large + 1] = lane end
         local head = heads[lane]
         if not head then
           -- The list begins anew: its places follow on all that this queue ever gave out.
@@ -92,6 +93,7 @@ for q = 1, queues do
   end
   if stored > 0 then
     if #first > 0 then each('HSET', p .. FIRST_PLACES, first) end
+    if #large > 0 then each('SADD', p .. LARGE_LANES, large) end
     activate(p, new)
     entry[1] = stored
     c('ZADD', p .. BATCHES, 0, prefix .. cmsgpack.pack(entry))

@@ -1,7 +1,7 @@
 -- Settle, before all else: a lease of one plain job that is done and returned nothing, which is what a worker that gets its
 -- jobs one by one mostly settles. Making the functions of the general parts costs more than these commands do.
 -- It changes what the general parts would change. Whatever is not as plain as that, they decide.
-if #ARGV == 6 and ARGV[4] == '\0\0\0\0' and ARGV[5] == '0' and ARGV[6] == '0' then
+if #ARGV == 6 and (ARGV[3] == '' or ARGV[3] == 'r') and ARGV[4] == '\0\0\0\0' and ARGV[5] == '0' and ARGV[6] == '0' then
   local c, p, token = redis.call, KEYS[1], ARGV[2]
   local held = c('HMGET', p .. TOKENS, token, 'links')
   -- Letters behind the number: other queues have a part of the lease, or its jobs have limit keys.
