@@ -7,28 +7,27 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from conformance.kit import RELEASE, WORKER, batch, claim, new, put
-from headrace.model.job import JobId, job_id
-from headrace.model.lease import Lease, Token, new_token
+from conformance.kit import RELEASE, SUSPECT, WORKER, batch, claim, new, put
+from headrace.model.gate import NewGate, Wait
+from headrace.model.job import Batch, JobId, job_id, new_batch
+from headrace.model.lease import Lease, new_token
 from headrace.model.outcome import DONE
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from servers.redis import RedisServer
+from stores.redis.kit import take_general_scripts
 from stores.redis.test_enqueue_one import commands, content
+from stores.redis.test_settle_one import some_links
 
 
 @pytest.fixture
 async def general(server: RedisServer, clock: FakeClock, store: RedisStore) -> AsyncIterator[RedisStore]:
     """A store beside `store` on the same server."""
-    general = RedisStore(server.url(prefix="general"), clock=clock)
+    general = RedisStore(server.url(prefix="gs"), clock=clock)
+    take_general_scripts(general)
     await general.open()
     yield general
     await general.close()
-
-
-async def claim_in_general(store: RedisStore, limit: int, token: Token) -> Lease | None:
-    """A claim from two queues, of which one has no jobs. The short part leaves that to the rest of the script."""
-    return await claim(store, limit, "default", "empty", worker=WORKER, token=token)
 
 
 async def test_a_plain_job_is_claimed_by_fifteen_commands(real_store: RedisStore, server: RedisServer):
@@ -40,7 +39,33 @@ async def test_a_plain_job_is_claimed_by_fifteen_commands(real_store: RedisStore
     assert sum(commands(server).values()) == 15
 
 
-@pytest.mark.parametrize("seed", range(6))
+async def test_a_job_that_another_one_let_go_is_claimed_by_sixteen_commands(
+    real_store: RedisStore, server: RedisServer
+):
+    id = new_batch()
+    waiting = [new(wait=Wait(job_id(id, place))) for place in range(20)]
+    await real_store.enqueue(Batch(id, [new(), *waiting]))
+    for _ in range(3):
+        lease = await claim(real_store)
+        assert lease is not None
+        await real_store.settle(lease.token, [(0, DONE)])
+    server.command("CONFIG", "RESETSTAT")
+    assert await claim(real_store) is not None
+    assert sum(commands(server).values()) == 16
+
+
+async def test_a_job_that_came_back_is_claimed_by_eighteen_commands(real_store: RedisStore, server: RedisServer):
+    await put(real_store)
+    for _ in range(2):
+        lease = await claim(real_store)
+        assert lease is not None
+        await real_store.settle(lease.token, [(0, RELEASE)])
+    server.command("CONFIG", "RESETSTAT")
+    assert await claim(real_store) is not None
+    assert sum(commands(server).values()) == 18
+
+
+@pytest.mark.parametrize("seed", range(9))
 async def test_the_short_part_leaves_the_keys_of_the_general_ones(
     store: RedisStore, general: RedisStore, server: RedisServer, seed: int
 ):
@@ -48,10 +73,11 @@ async def test_the_short_part_leaves_the_keys_of_the_general_ones(
     both = (store, general)
     leases: list[tuple[Lease, Lease]] = []
     stored: list[JobId] = []
-    odd = seed % 2 == 0
+    odd, linked = seed % 2 == 0, seed % 3 == 0
+    gates: list[NewGate] = []
     for step in range(160):
         act = chance.choice(
-            ["put", "put", "claim", "claim", "claim", "settle", "settle", "cancel", "pause", "resume", "resume"]
+            ["put", "put", "link", "claim", "claim", "claim", "settle", "settle", "cancel", "pause", "resume", "resume"]
         )
         if act == "put":
             job = new(
@@ -63,20 +89,27 @@ async def test_the_short_part_leaves_the_keys_of_the_general_ones(
             stored += [job_id(jobs.id, ord) for ord in range(len(jobs.jobs))]
             for each in both:
                 await each.enqueue(jobs)
+        elif act == "link" and linked:
+            jobs = some_links(chance, gates)
+            for each in both:
+                await each.enqueue(jobs)
         elif act == "claim":
             token, limit = new_token(), chance.choice([1, 3, 16, 100, 100])
             short = long = None
             # The second time the answer of the first time was lost.
             for _ in range(chance.choice([1, 1, 2])):
                 short = await claim(store, limit, worker=WORKER, token=token)
-                long = await claim_in_general(general, limit, token)
+                long = await claim(general, limit, worker=WORKER, token=token)
                 assert (short and short.jobs) == (long and long.jobs)
             if short is not None and long is not None:
                 leases.append((short, long))
         elif act == "settle" and leases:
             pair = leases.pop(chance.randrange(len(leases)))
             ends = [(place, chance.choice([DONE, DONE, DONE, RELEASE])) for place in range(len(pair[0].jobs))]
-            ends = ends if odd else [(place, DONE) for place, _ in ends]
+            if not odd:
+                # Often every job that waits came back.
+                end = chance.choice([DONE, RELEASE, RELEASE, SUSPECT])
+                ends = [(place, end) for place, _ in ends]
             for each, lease in zip(both, pair, strict=True):
                 await each.settle(lease.token, ends)
         elif act == "cancel" and stored and chance.random() < 0.5:
@@ -90,4 +123,4 @@ async def test_the_short_part_leaves_the_keys_of_the_general_ones(
                 else:
                     await each.resume("default")
         if step % 10 == 9:
-            assert content(server, "hr") == content(server, "general")
+            assert content(server, "hr") == content(server, "gs")

@@ -52,3 +52,31 @@ def test_what_neighbours_share_is_made_once():
     assert {id(job.batch) for job in found} == {id(found[0].batch)}
     assert {id(job.enqueued_at) for job in found} == {id(found[0].enqueued_at)}
     assert found[0].enqueued_at == AT
+
+
+def test_what_jobs_of_several_claims_share_is_made_once():
+    """As the jobs of many chains, of which each claim has one."""
+    lane, decoder, calls = Lane("q"), Decoder(), [new_batch() for _ in range(100)]
+    claims = [
+        [
+            encode_run(call.bytes[:14], [NewJob("t", b"", lane)], 0, 0, to_us(AT) + number)[0]
+            for number, call in enumerate(calls)
+        ]
+        for _ in range(2)
+    ]
+    first, second = [decoder.run(elements, "q", lane_name(lane)) for elements in claims]
+    assert [job.batch for job in first] == calls
+    assert all(
+        one.batch is two.batch and one.enqueued_at is two.enqueued_at for one, two in zip(first, second, strict=True)
+    )
+
+
+def test_a_decoder_keeps_a_bounded_number_of_values():
+    decoder = Decoder()
+    for number in range(5000):
+        [job] = decoder.run(
+            encode_run(new_batch().bytes[:14], [NewJob("t", b"", Lane("q"))], 0, 0, number + 1), "q", "0||"
+        )
+        assert job.enqueued_at.microsecond == number + 1
+    assert len(decoder._batches) <= 2000
+    assert len(decoder._times) <= 2000

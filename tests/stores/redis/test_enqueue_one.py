@@ -71,7 +71,7 @@ def content(server: RedisServer, prefix: str) -> dict[str, Any]:
     }
     with client:
         keys: list[bytes] = client.keys(f"{prefix}:*")
-        names = {key: key.decode().removeprefix(prefix) for key in keys}
+        names = {key: key.decode(errors="backslashreplace").removeprefix(prefix) for key in keys}
         told = {name: read[client.type(key)](key) for key, name in names.items()}
     own, ours = prefix.encode() + b":{", b"hr:{"
     return {name: _without(value, own, ours) for name, value in told.items() if name != ":workers"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -31,6 +31,8 @@ _OPTIONS, _LIMITS = 2, 4  # 1: suspect
 _LENGTH = Struct(">I")
 _RUN = 4
 """Words of a run in the header of a lease."""
+_KEPT: Final = 2000
+"""Values of one kind that a decoder keeps."""
 
 _header = msgspec.msgpack.Decoder(list[str | int | float])
 _keys = msgspec.msgpack.Decoder(tuple[str, ...])
@@ -162,7 +164,10 @@ def claimed_of(element: bytes | memoryview, queue: str, lane: str) -> Claimed:
 
 
 class Decoder:
-    """Decodes the elements of one answer. Values that several elements share are made once."""
+    """Decodes the elements of claimed jobs. Values that several elements share are made once, also those of several claims.
+
+    A lease of the jobs of many chains has a job of another call at each place, and the next one has jobs of the same calls.
+    """
 
     def __init__(self) -> None:
         self._batches: dict[bytes, UUID] = {}
@@ -170,14 +175,20 @@ class Decoder:
         self._tasks: dict[bytes, str] = {}
 
     def _batch(self, prefix: bytes) -> UUID:
+        if len(self._batches) >= _KEPT:
+            self._batches.clear()
         batch = self._batches[prefix] = UUID(bytes=prefix + b"\0\0")
         return batch
 
     def _time(self, us: int) -> datetime:
+        if len(self._times) >= _KEPT:
+            self._times.clear()
         time = self._times[us] = from_us(us)
         return time
 
     def _name(self, task: bytes) -> str:
+        if len(self._tasks) >= _KEPT:
+            self._tasks.clear()
         name = self._tasks[task] = task.decode()
         return name
 

@@ -31,6 +31,7 @@ _STEP = Struct(">dH")
 _PAIR = Struct(">HH")
 _ENDED = Struct(">cddI")
 _NEEDS = {letter.encode(): needs for needs, letter in NEEDS.items()}
+_decoder = Decoder()
 _STATES = {b"d": JobState.DEAD, b"c": JobState.CANCELLED, b"o": JobState.DONE}
 
 
@@ -213,11 +214,10 @@ def lease_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Lease:
     for queue, (_, raw, *elements) in parts:
         header = header_of(raw)
         suspect = bool(header[3])
-        decoder = Decoder()
         at, large = 0, isinstance(elements[0], Claimed)
         for lane, count, position in runs_of(header):
             some = elements[at : at + count]
-            runs.append((position, some if large else decoder.run(some, queue, lane)))
+            runs.append((position, some if large else _decoder.run(some, queue, lane)))
             at, large = at + count, False
     if len(runs) == 1:
         return Lease(token, runs[0][1], suspect)
@@ -244,12 +244,11 @@ def orphan_of(token: Token, parts: Sequence[tuple[str, Reply]]) -> Orphan:
     jobs: list[tuple[int, Claimed]] = []
     for queue, (raw, log, *elements) in parts:
         settled = _settled(log)
-        decoder = Decoder()
         at = 0
         for lane, count, position in runs_of(header_of(raw)):
             # A settled job may have left an empty element.
             places = [index for index in range(at, at + count) if index not in settled]
-            left = decoder.run([elements[index] for index in places], queue, lane)
+            left = _decoder.run([elements[index] for index in places], queue, lane)
             jobs += [(position + index - at, job) for index, job in zip(places, left, strict=True)]
             at += count
     jobs.sort(key=lambda pair: pair[0])

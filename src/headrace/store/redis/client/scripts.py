@@ -106,6 +106,7 @@ HEARTBEAT = _load("heartbeat", "lib/leases", "heartbeat")
 SETTLE = _load("settle", "lib", *_BACK, *_HISTORY, "limits", "hooks", "settle", head="settle/one")
 SETTLE_LINKED = _load(
     "settle",
+    "lib",
     *_BACK,
     "lib/links",
     "lib/release",
@@ -114,6 +115,7 @@ SETTLE_LINKED = _load(
     "hooks",
     "settle_links",
     "settle",
+    head="settle/one",
     on_demand=("lib/closed", "lib/chains", "lib/waits", "lib/gates", "settle_waits"),
 )
 REPORT = _load("report", *_HISTORY, "report")
@@ -156,7 +158,7 @@ ADD_STEPS = _load("add_steps", *_HISTORY, "steps/add")
 READ_STEPS = _load("read_steps", *_PATHS, "steps/read")
 ANSWER_WAIT = _load("answer_wait", *_HISTORY, "steps/answer")
 READ_OWN_STEPS = _load("read_steps", "steps/own", head=None)
-SIGNAL = _load("signal", *_LINKS, "lib/gates", "lib/listing", "gates/signal")
+SIGNAL = _load("signal", "lib", *_LINKS, "lib/gates", "lib/listing", "gates/signal", head="gates/signal_one")
 READ_GATES = _load("gates", "gates/read")
 GROUPS = _load("groups", "gates/groups")
 READ_LINKS = _load("links", *_PATHS, *_LINKS, "gates/links")

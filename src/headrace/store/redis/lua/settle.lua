@@ -100,8 +100,8 @@ if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, to
       local id = sub(els[i], 1, 16)
       c('HDEL', p .. MOVED, id)
       ended(p, id, 'o', now, loose(seq, lane, nil, restated(els[i], 1)), kept[i - 1], header)
-      if links then job_ended(id, 'o') end
     end
+    if links then jobs_done(els) end
   else
     -- The whole lease at once: its list is history from here on.
     if results > 0 then
@@ -110,7 +110,7 @@ if not before and spans == '' and others == 0 and ARGV[4] == pack('>I2I2', 0, to
       note_results(kept)
     end
     c('ZADD', p .. HISTORY, now, no)
-    if links then lease_ended(list, total, lease_header(p, no)) end
+    if links then lease_done(list, total, lease_header(p, no)) end
   end
   end_lease(p, no, token)
   bump(p, 'u', -total)
@@ -179,7 +179,13 @@ end
 
 local stops = c('EXISTS', p .. STOPS) == 1
 if stops then for _, index in pairs(fresh) do c('HDEL', p .. STOPS, no .. ':' .. index) end end
-if links then for _, index in pairs(fresh) do job_ended(sub(c('LINDEX', list, index + 1), 1, 16), 'o') end end
+if links and #ranges > 0 then
+  local els = {}
+  for r = 1, #ranges, 2 do
+    for _, el in ipairs(c('LRANGE', list, ranges[r] + 1, ranges[r + 1] + 1)) do els[#els + 1] = el end
+  end
+  jobs_done(els)
+end
 
 -- Settlements of other kinds: {index, where its arguments are}…
 local chosen, low, high = {}, math.huge, -1

@@ -5,7 +5,7 @@ moment = clock(ARGV[1])
 job_ended = function(id, state) turned(KEYS[1], id, nil, state) end
 
 -- Jobs of many calls are done. Mostly a call is one chain, and no job of it counts anywhere: then only the next job of the chain is looked for.
-local function all_ended(els)
+jobs_done = function(els)
   local p, batches, at = KEYS[1], {}, {}
   for i = 1, #els do
     local batch = sub(els[i], 1, 14)
@@ -20,6 +20,7 @@ local function all_ended(els)
       local high, low = byte(els[i], 15, 16)
       local ord = high * 256 + low
       if into ~= CHAINED or #raw > behind + size or effort <= 0 then
+        linked[p .. batch] = linked[p .. batch] or read_links(raw)
         turned_run(p, batch, ord, ord, nil, 'o')
       elseif from <= ord + 1 and ord < to then
         effort = effort - NEXT
@@ -32,7 +33,7 @@ end
 -- All jobs of a lease are done. In a run, which has consecutive places of one lane, the jobs of one batch lie side by side. They
 -- are counted together, and found by a search for the last of them: to read all jobs of a large lease would cost more than the rest
 -- of the settlement. Leases of many short runs are read.
-lease_ended = function(key, total, header)
+lease_done = function(key, total, header)
   local function id_at(index) return sub(c('LINDEX', key, index), 1, 16) end
   local index, pieces = 1, #header < RUNS + 32 and 0 or 8
   for r = RUNS, #header, 4 do
@@ -56,7 +57,7 @@ lease_ended = function(key, total, header)
       index = last + 1
     end
   end
-  if index <= total then all_ended(c('LRANGE', key, index, -1)) end
+  if index <= total then jobs_done(c('LRANGE', key, index, -1)) end
 end
 
 suspend = function(...)

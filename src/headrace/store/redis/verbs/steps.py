@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -13,15 +13,19 @@ from headrace.model.job import JobId
 from headrace.model.lease import Token
 from headrace.model.step import Answered, SignalWait, Step
 from headrace.store.redis.client import scripts
-from headrace.store.redis.client.client import Client, chunks
+from headrace.store.redis.client.client import Client
 from headrace.store.redis.client.connection import Reply
 from headrace.store.redis.element import from_us, to_us
 from headrace.store.redis.job_locator import JobLocator
 from headrace.store.redis.lease_homes import LeaseHomes
 from headrace.store.redis.records import text_bytes
 
-_AT_ONCE: Final = 20
-"""Steps that one script takes, a few megabytes at most."""
+_AT_ONCE: Final = 200
+"""Steps that one script takes."""
+_LARGE: Final = 1_000_000
+"""Bytes of steps that one script takes. A larger step goes by itself."""
+_WORDS: Final = 3
+"""Arguments of a step."""
 _NUMBER: Final = Struct(">I")
 """How many steps of the job were there before."""
 
@@ -46,12 +50,11 @@ class Steps:
                 if len(steps) == 1 and (stored := await self._add_one(queue, token, *steps[0])) is not None:
                     refused -= positions if stored else set()
                     continue
-                for some in chunks(steps, _AT_ONCE):
-                    words = [word for position, step in some for word in (position, *_step_bytes(step))]
+                for words in _parts(steps):
                     answer = await self._client.run(scripts.ADD_STEPS, queue, token.hex, *words)
                     if answer == -1:
                         break
-                    refused -= {position for position, _ in some}.difference(answer)
+                    refused -= {*words[::_WORDS]}.difference(answer)
         round.end(needs_all=bool(refused))
         return refused
 
@@ -98,6 +101,21 @@ class Steps:
 
 def _in_order(rows: list[bytes]) -> list[Step]:
     return [_step_of(row[_NUMBER.size :]) for row in sorted(rows, key=lambda row: row[: _NUMBER.size])]
+
+
+def _parts(steps: Sequence[tuple[int, Step]]) -> Iterator[list[Any]]:
+    """The arguments of each script that stores some of these steps."""
+    words: list[Any] = []
+    size = 0
+    for position, step in steps:
+        key, whole = _step_bytes(step)
+        if words and (size + len(whole) > _LARGE or len(words) == _WORDS * _AT_ONCE):
+            yield words
+            words, size = [], 0
+        words += (position, key, whole)
+        size += len(whole)
+    if words:
+        yield words
 
 
 def _step_bytes(step: Step) -> tuple[bytes, bytes]:

@@ -17,7 +17,8 @@ for a = 2, #ARGV, 3 do
   else
     local id = sub(c('LINDEX', p .. LEASE .. no, index + 1), 1, 16)
     local journal = p .. JOURNAL .. id
-    if c('HSETNX', journal, ARGV[a + 1], pack('>I4', c('HLEN', journal)) .. ARGV[a + 2]) == 1 then c('SADD', p .. JOURNALS, id) end
+    local before = c('HLEN', journal)
+    if c('HSETNX', journal, ARGV[a + 1], pack('>I4', before) .. ARGV[a + 2]) == 1 and before == 0 then c('SADD', p .. JOURNALS, id) end
   end
 end
 return refused
