@@ -100,25 +100,19 @@ def _go_on(tx: Tx, changes: Sequence[Change], to: Linked) -> Linked:
 
 
 def _count_members(tx: Tx, changes: Sequence[Change], runs: str, looks: Looks) -> None:
-    more: dict[int, list[int]] = {}
-    for run, gate, lo, hi in tx.cur.execute(SQL["counted_on"], (runs,)).fetchall():
+    gates: dict[int, tuple[int, int, str | None, list[int]]] = {}
+    for run, gate, lo, hi, sealed, size, member_state, *ended in tx.cur.execute(SQL["counted_on"], (runs,)).fetchall():
         first, last, before, after = changes[int(run)]
-        counts = more.setdefault(gate, [0, 0, 0])
+        counts = gates.setdefault(gate, (sealed, size, member_state, ended))[3]
         for state, sign in ((before, -1), (after, 1)):
             if state is not None:
                 counts[_ENDED.index(state)] += sign * (min(last, hi) - max(first, lo) + 1)
-    for gate, counts in more.items():
-        row = tx.cur.execute(SQL["grow"], (gate, 0, *counts, tx.now)).fetchone()
-        if row is not None and _decides(*row):
+    for gate, (sealed, size, member_state, counts) in gates.items():
+        tx.cur.execute(SQL["count"], (gate, *counts, tx.now))
+        done, dead, cancelled = counts
+        # Most ends are those of one member among many that run still, and nothing follows from them.
+        if dead or cancelled or member_state is not None or (sealed and done == size):
             looks[-gate] = None
-
-
-def _decides(sealed: int, size: int, done: int, dead: int, cancelled: int, state: str | None) -> bool:
-    """Whether something may follow from the counts of a gate. Most ends are those of one member among many that run still.
-
-    `state`: how it had ended as a member of other gates.
-    """
-    return dead > 0 or cancelled > 0 or state is not None or (sealed > 0 and done == size)
 
 
 def _start_of(source: int) -> int:
@@ -285,7 +279,7 @@ def add_members(tx: Tx, batch: Batch, base: int | None, existing: Mapping[int, J
                 size = 1 if first is None or last is None else last - first + 1
                 counts = Counts(size, **({} if ended is None else {ended: size}))
                 values = (-gate, counts.size, counts.done, counts.dead, counts.cancelled, tx.now)
-                tx.cur.execute(SQL["grow"], values).fetchall()
+                tx.cur.execute(SQL["grow"], values)
     for id in batch.seals:
         if (row := tx.cur.execute(SQL["seal"], (id.bytes, tx.now)).fetchone()) is not None:
             changed[-row[0]] = None

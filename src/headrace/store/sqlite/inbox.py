@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from headrace.model.job import Batch, BatchId, Job, JobState, job_id
 from headrace.store.sqlite.engine.statements import load
-from headrace.store.sqlite.engine.thread import Call
 from headrace.store.sqlite.engine.transaction import ENQUEUED_TOTAL, READY, Tx
 from headrace.store.sqlite.packing import number_of
 from headrace.store.sqlite.rows import Row, moment
@@ -81,21 +80,6 @@ def look(tx: Tx, batch: BatchId) -> Job | None:
 def waits(tx: Tx) -> bool:
     """Whether there is anything to fold."""
     return tx.cur.execute(_SQL["waits"]).fetchone() is not None
-
-
-def folding() -> Call:
-    """`fold` as a call of the writer, which takes no lock if there is nothing to fold."""
-    return Call(fold, None, look=lambda tx: None if waits(tx) else True)
-
-
-class NotFolded(Exception):
-    """A look meets jobs that are still in the inbox."""
-
-
-def check_folded(tx: Tx) -> Tx:
-    if waits(tx):
-        raise NotFolded
-    return tx
 
 
 def fold(tx: Tx) -> None:

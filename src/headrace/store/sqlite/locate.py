@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.model.job import JobId, split_id
-from headrace.store.sqlite import chains
+from headrace.store.sqlite import chains, unsorted
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
@@ -80,7 +80,8 @@ def locate_key(tx: Tx, key: int) -> Spot | None:
             held = lease.ranges.spread()[position]
             counts = held.attempt, held.failures, held.crashes
             return Spot(key, "running", lane, (), *counts, token=lease.token, position=position)
-    return None
+    done = unsorted.find(tx, [key]).get(key)
+    return None if done is None else Spot(key, "done", lane, done, *done[3:6])
 
 
 def take_out(tx: Tx, spot: Spot) -> None:
@@ -100,5 +101,6 @@ def take_out(tx: Tx, spot: Spot) -> None:
         tx.cur.execute(_SQL["drop_blocked"], (lo,))
         INSERT_BLOCKED.insert(tx.cur, [(*wait, *spot.lane, a, b, *rest) for wait in waits for a, b in pieces])
     else:
+        unsorted.sort_in(tx)  # it may be there still
         tx.cur.execute(_SQL["drop_ending"], (lo,))
         INSERT_ENDINGS.insert(tx.cur, [(a, b, *rest) for a, b in pieces])

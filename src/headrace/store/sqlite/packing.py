@@ -184,7 +184,7 @@ def _row(key: int, job: NewJob, packed: Packed) -> Row:
 
 def _pack_jobs(packed: Packed, batch: Batch, skip: Collection[int]) -> None:
     """Rows that differ in little travel packed: one step for all of them."""
-    groups: dict[Alike, list[tuple[int, NewJob]]] = {}
+    groups: dict[Alike, tuple[list[tuple[int, NewJob]], dict[int, Lane]]] = {}
     last: NewJob | None = None
     jobs: list[tuple[int, NewJob]] = []
     for place in enumerate(batch.jobs):
@@ -193,11 +193,12 @@ def _pack_jobs(packed: Packed, batch: Batch, skip: Collection[int]) -> None:
         job = place[1]
         if last is None or job.lane is not last.lane or job.task != last.task or job.options != last.options:
             lane = job.lane
-            jobs = groups.setdefault((lane.queue, lane.priority, job.task, _own(packed, job)), [])
+            alike = (lane.queue, lane.priority, job.task, _own(packed, job))
+            jobs, lanes = groups.get(alike) or groups.setdefault(alike, ([], {}))
+            lanes[id(lane)] = lane
             last = job
         jobs.append(place)
-    for alike, jobs in groups.items():
-        lanes = {id(job.lane): job.lane for _, job in jobs}
+    for alike, (jobs, lanes) in groups.items():
         if len(jobs) < _FEW:
             packed.jobs += jobs
         elif len(lanes) == 1:

@@ -48,8 +48,8 @@ from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.engine.wakeup import Bell, private_folder
 from headrace.store.sqlite.engine.write_lock import WriteLock
 from headrace.store.sqlite.engine.writer import Writer
-from headrace.store.sqlite.inbox import NotFolded, check_folded, fold, folding
 from headrace.store.sqlite.rows import moment
+from headrace.store.sqlite.tidy import Untidy, check_tidy, tidy, tidying
 from headrace.store.sqlite.verbs.abandon import abandon, retire
 from headrace.store.sqlite.verbs.ahead import ahead
 from headrace.store.sqlite.verbs.cancel import cancel
@@ -116,7 +116,7 @@ class SqliteStore:
         bell = Bell(folder)
         self._turn = None if folder is None else WriteLock(folder)
         self._waiting = waiting = Waiting(bell)
-        self._writer = Writer(self._address, self._files, self._time, bell, self._turn, waiting.hint, folding)
+        self._writer = Writer(self._address, self._files, self._time, bell, self._turn, waiting.hint, tidying)
         waiting.changes = self._writer.changes
         try:
             await self._writer.start()
@@ -377,11 +377,11 @@ class SqliteStore:
         return await opened(self._reader).call(work)
 
     async def _look(self, step: Callable[[Tx], T | None]) -> T:
-        """The same for a look at jobs that wait, which must not be in the inbox."""
+        """The same for a look at tables that must not lack what was appended."""
         try:
-            answer = await self._read(lambda tx: step(check_folded(tx)))
-        except NotFolded:
-            await self._write(fold)
+            answer = await self._read(lambda tx: step(check_tidy(tx)))
+        except Untidy:
+            await self._write(tidy)
             answer = None
         return await self._in_steps(step) if answer is None else answer
 

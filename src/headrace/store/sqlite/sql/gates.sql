@@ -23,18 +23,23 @@ insert into headrace_edge (gate, first, last) values (?, ?, ?) on conflict (gate
 -- name: grow
 -- More members, one state of which is known. ?2: how many, ?3 to ?5: how many of them are done, dead, cancelled.
 update headrace_gate
-set size = size + ?2, done = done + ?3, dead = dead + ?4, cancelled = cancelled + ?5, changed_at = ?6 where no = ?1
-returning sealed, size, done, dead, cancelled, told;
+set size = size + ?2, done = done + ?3, dead = dead + ?4, cancelled = cancelled + ?5, changed_at = ?6 where no = ?1;
 
 -- name: counted_on
--- The gates on which sources count: (index of the run of sources, gate, first and last member of a run of members).
--- ?1: JSON array of runs of sources, each [first, last, the first source of the same batch].
-select r.key, e.gate, e.first, e.last from json_each(?1) as r cross join headrace_edge as e
+-- The gates on which sources count: (index of the run of sources, gate, first and last member of a run of members, and what the
+-- gate is and has counted). ?1: JSON array of runs of sources, each [first, last, the first source of the same batch].
+select r.key, e.gate, e.first, e.last, g.sealed, g.size, g.told, g.done, g.dead, g.cancelled
+from json_each(?1) as r cross join headrace_edge as e cross join headrace_gate as g on g.no = e.gate
 where e.first between json_extract(r.value, '$[0]') and json_extract(r.value, '$[1]')
 union all
-select r.key, e.gate, e.first, e.last from json_each(?1) as r cross join headrace_edge as e
+select r.key, e.gate, e.first, e.last, g.sealed, g.size, g.told, g.done, g.dead, g.cancelled
+from json_each(?1) as r cross join headrace_edge as e cross join headrace_gate as g on g.no = e.gate
 where e.first >= json_extract(r.value, '$[2]') and e.first < json_extract(r.value, '$[0]')
     and e.last >= json_extract(r.value, '$[0]') and e.last > e.first;
+
+-- name: count
+-- How many members of a gate are done, dead and cancelled by now. Exact, because nothing else writes meanwhile.
+update headrace_gate set done = ?2, dead = ?3, cancelled = ?4, changed_at = ?5 where no = ?1;
 
 -- name: awaited
 -- The sources that something waits for, one seek for each: (index of the run of sources, source). ?1: as above.

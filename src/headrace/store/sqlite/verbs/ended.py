@@ -7,6 +7,7 @@ from uuid import UUID
 
 from headrace.model.job import FINISHED, JobState, job_id
 from headrace.model.records import Ending
+from headrace.store.sqlite import unsorted
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.rows import micros, moment
@@ -74,6 +75,7 @@ class Endings:
             for state in FINISHED:
                 by_state[state] = tx.cur.execute(_SQL["moment"], (state.value, upto)).fetchall()
             upto += 1
+        by_state[JobState.DONE] += unsorted.ranges(tx, self._from)
         known = [(row, state) for state, rows in by_state.items() for row in rows if upto is None or row[0] < upto]
         reached = self._reached
         return sorted(

@@ -38,7 +38,7 @@ def links(tx: Tx, id: UUID, after: UUID | None, limit: int) -> Links:
         return Links()
     start = source >> 16 << 16 if source > 0 else source
     counted = tx.cur.execute(SQL["counted_on"], (as_json([(source, source, start)]),)).fetchmany(limit)
-    into = [gate for _, gate, _, _ in counted]
+    into = [gate for _, gate, *_ in counted]
     blocked: list[UUID] = []
     for lo, hi in tx.cur.execute(SQL["blocked"], (source, limit)).fetchall():
         batch, _ = divmod(lo, 1 << 16)

@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.model.gate import GateId, Predecessor, is_gate
 from headrace.model.job import BatchId, Failure, Job, JobId, JobState, job_id, split_id
-from headrace.store.sqlite import inbox
+from headrace.store.sqlite import inbox, unsorted
 from headrace.store.sqlite import lease as leases
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
@@ -54,7 +54,10 @@ def view(tx: Tx, rows: Sequence[Row], *, history: bool) -> list[Job]:
     """Rows of the view as jobs."""
     failures = _history(tx, [row[0] for row in rows]) if history else {}
     reports = said_of(tx, [row[0] for row in rows]) if history else {}
-    holders = _holders(tx, [row[0] for row in rows if row[7] == "running"])
+    running = {row[0] for row in rows if row[7] == "running"}
+    holders = _holders(tx, running)
+    ended = unsorted.find(tx, running.difference(holders))
+    rows = [_as_ended(row, ended[row[0]]) if row[0] in ended else row for row in rows] if ended else rows
     runners = _runners(tx, {row[-2] for row in rows if row[-2] is not None})
     stops = leases.stops(tx, {lease.token for lease, _, _ in holders.values()}) if holders else {}
     jobs: list[Job] = []
@@ -132,9 +135,16 @@ def _history(tx: Tx, keys: list[int]) -> dict[int, list[Failure]]:
     return failures
 
 
-def _holders(tx: Tx, keys: list[int]) -> dict[int, tuple[LeaseRow, int, Held]]:
+def _as_ended(row: Row, ending: Row) -> Row:
+    """A row of the view, which shows a job as running whose end is not sorted in."""
+    _, _, state, attempt, failures, crashes, finished_at, *_, worker, took = ending
+    return (
+        *row[:7], state, attempt, failures, crashes, *row[11:13], finished_at, *row[14:19], worker, finished_at - took,
+    )  # fmt: skip
+
+
+def _holders(tx: Tx, wanted: set[int]) -> dict[int, tuple[LeaseRow, int, Held]]:
     """The lease, position and range of each running job."""
-    wanted = set(keys)
     holders: dict[int, tuple[LeaseRow, int, Held]] = {}
     if wanted:
         for lease in leases.around(tx, min(wanted), max(wanted)):

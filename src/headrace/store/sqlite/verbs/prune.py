@@ -11,6 +11,7 @@ from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import Tx
 from headrace.store.sqlite.gates import prune_gates
 from headrace.store.sqlite.rows import micros
+from headrace.store.sqlite.unsorted import sort_in
 
 _SQL = load("prune")
 _STATES = ("done", "cancelled")
@@ -30,6 +31,7 @@ class Pruning:
         """The end of the last range that was looked at, and its first job, by state. The next call continues behind it."""
 
     def prune(self, tx: Tx, keep: Retention, limit: int) -> Pruned:
+        sort_in(tx)
         horizon = tx.now - micros(keep.done)
         gates = prune_gates(tx, keep, limit)
         dropped = 0

@@ -8,6 +8,7 @@ from headrace.model.job import Failure, JobState
 from headrace.model.lease import Token
 from headrace.model.outcome import DONE, Again, Finish, Settlement
 from headrace.store.sqlite import lease as leases
+from headrace.store.sqlite import unsorted
 from headrace.store.sqlite.blocked import suspend, suspends
 from headrace.store.sqlite.engine.statements import load
 from headrace.store.sqlite.engine.transaction import DEAD, DONE_TOTAL, FAILED_TOTAL, READY, RUNNING, SCHEDULED, Tx
@@ -109,7 +110,11 @@ def _finish_plainly(tx: Tx, lease: LeaseRow, positions: list[int], runner: int) 
                 packed.append(start << 10 | end - start - 1)
                 start, end = lo, after
         packed.append(start << 10 | end - start - 1)
-        tx.cur.execute(SQL["done"], (str(packed), *counts, tx.now, runner, tx.now - lease.claimed_at))
+        ends = (*counts, tx.now, runner, tx.now - lease.claimed_at)
+        if unsorted.lie_apart(packed):
+            unsorted.append(tx, packed, *ends)
+        else:
+            tx.cur.execute(SQL["done"], (str(packed), *ends))
     for queue, size in queues.items():
         tx.depth.move(queue, RUNNING, DONE_TOTAL, size)
 
