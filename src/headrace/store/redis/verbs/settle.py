@@ -9,6 +9,7 @@ from uuid import UUID
 from headrace.errors import HeadraceError, OutcomeUnknown
 from headrace.model.lease import Token
 from headrace.model.outcome import Again, Settlement
+from headrace.runtime import faults
 from headrace.store.redis.arguments import SettleArguments, all_done, done_args, waits_of
 from headrace.store.redis.client import scripts
 from headrace.store.redis.client.client import STEP, Client
@@ -137,6 +138,8 @@ class Settle:
                 return
             if int(wait) != 0:
                 return
+            if faults.ARMED:
+                faults.reach("opening")
 
     async def _gate_homes(self, suspended: Sequence[Again]) -> dict[UUID, str]:
         """On a cluster: the prefixes of the queues of the gates that jobs go on waiting for."""
