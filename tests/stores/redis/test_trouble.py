@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shutil
 import threading
 from collections.abc import AsyncGenerator
@@ -27,9 +28,12 @@ from conformance.kit import (
     take,
 )
 from conformance.test_workers import presence
-from headrace.errors import StoreError, StoreFull, Unavailable
+from headrace.errors import OutcomeUnknown, StoreError, StoreFull, Unavailable
 from headrace.model.job import JobId, JobState, job_id
 from headrace.model.outcome import DONE, Finish
+from headrace.store.redis.client.scripts import Script
+from headrace.store.redis.client.url import parse
+from headrace.store.redis.client.wire import Wire
 from headrace.store.redis.store import RedisStore
 from headrace.testing.clock import FakeClock
 from servers.redis import RedisServer
@@ -99,6 +103,20 @@ async def test_a_script_that_never_ends_is_named(own_server: RedisServer):
         own_server.command("SCRIPT", "KILL")
         spin.join()
         assert (await counts(store))["ready"] >= 1
+
+
+async def test_a_refusal_does_not_deny_what_was_sent_before(own_server: RedisServer):
+    """The first try runs on, its answer does not come, and the server is too busy for the second one."""
+    own_server.command("CONFIG", "SET", "busy-reply-threshold", "20")
+    wire = Wire(parse(f"{own_server.url()}?timeout=1"))
+    source = b"while true do end"
+    endless = Script("spin", source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
+    try:
+        with pytest.raises(OutcomeUnknown, match="after the command was sent"):
+            await wire.run(endless, ["k"])
+    finally:
+        own_server.command("SCRIPT", "KILL")
+        await wire.close()
 
 
 def _spin(server: RedisServer, milliseconds: int) -> None:

@@ -127,7 +127,7 @@ _TABLE: tuple[tuple[str, type[HeadraceError], str], ...] = (
     (
         "BUSY",
         Unavailable,
-        "Redis at {where} is busy with a long script of another client: SCRIPT KILL ends it; nothing was done",
+        "Redis at {where} is busy with a long script: SCRIPT KILL ends it; nothing was done",
     ),
     ("LOADING", Unavailable, "Redis at {where} is loading its data: it answers when it has"),
     (

@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from headrace.errors import OutcomeUnknown, StoreError, StoreFull, Unavailable
+from headrace.errors import HeadraceError, OutcomeUnknown, StoreError, StoreFull, Unavailable
 from headrace.store.redis.client import faults
 from headrace.store.redis.client.connection import Command, Follow, Make, Pool, Reply, put_back
 from headrace.store.redis.client.faults import Cut, Refused
@@ -131,13 +131,12 @@ class Wire:
             except (Cut, Refused) as error:
                 if isinstance(error, Cut):
                     await self.look_again()
-                    if error.sent and repeat and patience.once("cut"):
+                    if error.sent and repeat and not patience.doubtful:
+                        patience.doubtful = True
                         continue
-                    # The first try may have been carried out, even if the second did not reach a server.
-                    error.sent = error.sent or not patience.once("cut")
                 elif faults.passes(error) and await patience.left():
                     continue
-                raise faults.translated(error, pool.where if pool else self.address.shown) from error
+                raise patience.verdict(error, pool.where if pool else self.address.shown) from error
             again: list[int] = []
             for n, answer in zip(left, got, strict=True):
                 answers[n] = answer
@@ -164,7 +163,7 @@ class Wire:
                 return
         elif faults.passes(error) and await patience.left():
             return
-        raise faults.translated(error, pool.where) from error
+        raise patience.verdict(error, pool.where) from error
 
     async def _load(self, script: Script, pool: Pool) -> Reply:
         """Send the source of a script. If the connection breaks, nothing is done, because the server refused the call before."""
@@ -237,6 +236,18 @@ class Patience:
         self._until = asyncio.get_running_loop().time() + seconds
         self._pause = 0.01
         self._tried: set[str] = set()
+        self.doubtful = False
+        """A try was sent whose answer was lost."""
+
+    def verdict(self, error: Exception, where: str) -> HeadraceError:
+        """The error of the last try as one of headrace's.
+
+        An earlier try whose answer was lost may have been carried out, even if the last one was refused or did not reach a server.
+        """
+        given = faults.translated(error, where)
+        if self.doubtful and isinstance(given, ONE_NODE):
+            return faults.translated(Cut(str(error), sent=True), where)
+        return given
 
     async def left(self) -> bool:
         """Whether the client may repeat the command. The first repeat is immediate, the others follow after pauses."""
