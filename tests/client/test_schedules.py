@@ -30,8 +30,9 @@ def test_what_is_declared_is_checked_where_it_stands(app: Headrace):
     once = report.using(expires=datetime.now(UTC) + timedelta(days=1))
     with pytest.raises(ConfigError, match="expires and deadline as durations"):
         app.schedule("bad", every="1h", job=once.job("all"))
+    some: Any = report.job("all")
     with pytest.raises(ConfigError, match="follows other jobs"):
-        app.schedule("bad", every="1h", job=report.job("all").then(report))
+        app.schedule("bad", every="1h", job=some.then(report))
     with pytest.raises(ConfigError, match="follows other jobs"):
         app.schedule("bad", every="1h", job=report.using(after=report.job("all")).job("all"))
     assert list(app.schedules.declared) == ["nightly"]
