@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from conformance.kit import TTL, counts, put, take
 from headrace.model.lease import ORDERS, UPKEEP_PLACES, Presence, WorkerId, WorkerOrder, new_worker_id
+from headrace.model.outcome import Again
 from headrace.store.contract import Store
 from headrace.testing.clock import FakeClock
 
@@ -162,6 +163,21 @@ async def test_a_worker_that_is_gone_frees_its_upkeep_at_once(store: Store, end:
     await (store.retire(gone) if end == "retire" else store.abandon(gone, "killed"))
     assert await does_upkeep(store, new_worker_id())
     assert not await does_upkeep(store, new_worker_id())
+
+
+async def test_a_worker_that_does_upkeep_may_learn_whether_there_is_something_to_claim(store: Store):
+    """A store that tells may only be wrong in that it says so of jobs that nothing may claim."""
+    here = replace(presence(new_worker_id()), queues=("default",), upkeep="g")
+    elsewhere = replace(presence(new_worker_id()), queues=("other",), upkeep="g")
+    assert not (await store.heartbeat([], TTL, here)).ready
+    await put(store)
+    assert (await store.heartbeat([], TTL, here)).ready in {True, None}
+    assert not (await store.heartbeat([], TTL, elsewhere)).ready
+    assert (await store.heartbeat([], TTL, replace(here, upkeep=None))).ready is None
+    lease = await take(store)
+    assert not (await store.heartbeat([lease.token], TTL, here)).ready
+    await store.settle(lease.token, [(0, Again(1, 0))])
+    assert (await store.heartbeat([], TTL, here)).ready in {True, None}
 
 
 async def test_workers_do_not_list_the_group(store: Store):

@@ -6,8 +6,8 @@ import asyncio
 import threading
 
 from headrace.model.job import JobState
+from headrace.model.lease import MAX_LEASE
 from headrace.worker.pace import Pace
-from headrace.worker.state import MAX_CLAIM
 from worker.harness import Bench, Tally, until
 
 
@@ -113,6 +113,6 @@ def test_the_pace_decides_how_far_ahead() -> None:
     pace.rate = 4000.0
     assert 50 <= pace.ahead <= 200
     pace.rate = 1e6
-    assert pace.ahead == 2 * MAX_CLAIM
+    assert pace.ahead == 2 * MAX_LEASE
     pace.rate, pace.trip = 10.0, 0.2  # a store far away
     assert pace.ahead > 0

@@ -21,6 +21,7 @@ from headrace.worker import Duties, Worker
 from headrace.worker.attempt import Attempt
 from headrace.worker.claim_scope import ClaimScope, KindRoom
 from headrace.worker.state import WorkerState
+from headrace.worker.threads import ThreadSlots
 from worker.harness import WAIT, Bench, until
 
 
@@ -198,6 +199,90 @@ async def test_sleeping_threads_take_over_from_one_that_waits(bench: Bench, gate
         await put(bench, "default", quick, 2)
         await put(bench, "default", hold, 4)
         await until(lambda: gate.now == 4)
+        gate.open()
+
+
+@pytest.fixture
+def all_are_brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs count as brief on the slowest machine, unless one holds up the line."""
+    monkeypatch.setattr("headrace.worker.threads.BRIEF", WAIT)
+
+
+def threads_of(worker: Worker) -> ThreadSlots:
+    return worker._executor.threads
+
+
+async def fall_asleep(threads: ThreadSlots) -> None:
+    await until(lambda: threads.unfinished == 0 and len(threads._asleep) == len(threads._slots))
+
+
+async def run_brief_jobs(bench: Bench, worker: Worker, quick: Task[..., Any]) -> None:
+    """Go on until the threads count jobs as brief. A thread may be too slow for a streak, while others take the jobs."""
+    threads = threads_of(worker)
+    while threads._spreads:
+        for id in await put(bench, "default", quick, 100):
+            await bench.reach(id, JobState.DONE)
+    await fall_asleep(threads)
+
+
+@pytest.mark.usefixtures("all_are_brief")
+async def test_jobs_that_come_one_by_one_run_in_the_thread_that_slept_least(bench: Bench, gate: Gate) -> None:
+    ran: list[int] = []
+
+    @bench.app.task
+    def hold() -> None:
+        gate.hold()
+
+    @bench.app.task
+    def quick() -> None:
+        ran.append(threading.get_ident())
+
+    async with serving(bench, "default", concurrency=4) as worker:
+        await put(bench, "default", hold, 4)
+        await until(lambda: gate.now == 4)
+        gate.open()
+        for _ in range(10):
+            await fall_asleep(threads_of(worker))
+            [id] = await put(bench, "default", quick, 1)
+            await bench.reach(id, JobState.DONE)
+    assert len(ran) == 10
+    assert len(set(ran)) == 1
+
+
+@pytest.mark.usefixtures("all_are_brief")
+async def test_jobs_that_wait_get_all_threads_after_brief_ones(bench: Bench, gate: Gate) -> None:
+    @bench.app.task
+    def hold() -> None:
+        gate.hold()
+
+    @bench.app.task
+    def quick() -> None: ...
+
+    async with serving(bench, "default", concurrency=4) as worker:
+        await run_brief_jobs(bench, worker, quick)
+        await put(bench, "default", hold, 4)
+        await until(lambda: gate.now == 4)
+        gate.open()
+
+
+@pytest.mark.usefixtures("all_are_brief")
+async def test_brief_jobs_in_front_of_one_that_waits_are_settled(bench: Bench, gate: Gate) -> None:
+    @bench.app.task
+    def hold() -> None:
+        gate.hold()
+
+    @bench.app.task
+    def quick() -> None: ...
+
+    async with serving(bench, "default", concurrency=4, threads=1) as worker:
+        await run_brief_jobs(bench, worker, quick)
+        job = [NewJob(task.name, task.codec.encode((), {}), Lane()) for task in (quick, quick, hold, quick)]
+        batch = Batch(new_batch(), job)
+        await bench.store.enqueue(batch)
+        await until(lambda: gate.now == 1)
+        for ord in range(2):
+            await bench.reach(job_id(batch.id, ord), JobState.DONE)
+        assert gate.now == 1
         gate.open()
 
 

@@ -112,6 +112,9 @@ class Pulse(msgspec.Struct, frozen=True):
     """The store's clock while it answered. None: the answer does not tell."""
     order: bytes = b""
     """The value of the worker's record of the kind ORDERS, which is a WorkerOrder. Empty: there is none."""
+    ready: bool | None = None
+    """For a worker that does upkeep: whether its queues have something to claim. True may be wrong, because not every store
+    looks at limits. None: the store does not tell, so the worker has to claim to find out."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

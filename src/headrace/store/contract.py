@@ -42,7 +42,8 @@ Rules worth knowing before reading an implementation (`store/gates.py` has those
   → untouched.
 * upkeep: a heartbeat with a group (`Presence.upkeep`) gets one of the group's UPKEEP_PLACES if the worker has one or
   one is free. A place is held for the `ttl` of the heartbeat that got or kept it; `retire` and `abandon` free it at
-  once.
+  once. The answer may tell such a worker whether its queues have something to claim, so that it need not claim to find
+  out.
 * orders: a heartbeat with a presence answers the value of the record of the kind ORDERS whose name is the worker's id. So an
   operator reaches a worker without a further call.
 * Text (notes, failures, reasons, presences) may hold anything a str can. What a store cannot hold (NUL, lone

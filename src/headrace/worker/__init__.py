@@ -215,6 +215,7 @@ class Worker:
             upkeep_group=self._upkeep_group(),
             upkeep=self._begin_upkeep,
             orders=self._orders.hear,
+            ready=self._fetcher.nudge.ring,
         )
         alert_log = DeadAlertLog(state, dead_alerts(self._duties.queues), self._duties.dead_alert_hooks)
         self._janitor = Janitor(

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import cast
 
 from headrace.errors import HeadraceError, OutcomeUnknown
-from headrace.model.lease import Ask, Lease, Token, new_token
+from headrace.model.lease import MAX_LEASE, Ask, Lease, Token, new_token
 from headrace.policy import reserve
 from headrace.policy.flow import ClaimOrder
 from headrace.runtime import faults
@@ -22,7 +22,7 @@ from headrace.worker.quarantine import Quarantine
 from headrace.worker.service import Backoff, Bell, OutageLog, Service, log
 from headrace.worker.settler import Settler
 from headrace.worker.slots import LoopSlots
-from headrace.worker.state import MAX_CLAIM, WorkerState
+from headrace.worker.state import WorkerState
 
 PLAIN = ClaimOrder()
 QUICK = 4
@@ -191,7 +191,7 @@ class Fetcher(Service):
         if self._reserves:
             # Nothing is claimed ahead, because a job in line would take any free slot, also a reserved one.
             free = executor.size - executor.running - executor.waiting
-            room = reserve.room(min(free, MAX_CLAIM), executor.size, self._reserves, self._state.priorities())
+            room = reserve.room(min(free, MAX_LEASE), executor.size, self._reserves, self._state.priorities())
             self._state.reserved = room.ordinary <= 0 and bool(room.reserved)
             return room
         ahead = self._pace.ahead
@@ -200,12 +200,12 @@ class Fetcher(Service):
         free = executor.size - executor.running - waiting
         if free <= 0 and waiting > ahead // 2:
             return reserve.FreeSlots(0)
-        return reserve.FreeSlots(executor.claimable(min(MAX_CLAIM, free + ahead), ahead))
+        return reserve.FreeSlots(executor.claimable(min(MAX_LEASE, free + ahead), ahead))
 
     async def _claim_into(self, room: reserve.FreeSlots) -> Lease | None:
         """Claim for the reserved slots first, then for the others."""
         if room.reserved:
-            share = min(sum(band.share for band in room.reserved), MAX_CLAIM)
+            share = min(sum(band.share for band in room.reserved), MAX_LEASE)
             weights = (await self._feedback().order(share)).weights
             lease = await self._claim(share, ClaimOrder(room.reserved, weights))
             if lease is not None or self._backoff.failures:

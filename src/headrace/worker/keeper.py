@@ -41,6 +41,7 @@ class Keeper(Service):
         upkeep_group: str | None = None,
         upkeep: Callable[[], None] = lambda: None,
         orders: Callable[[bytes], None] = lambda _: None,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self._state = state
@@ -49,6 +50,7 @@ class Keeper(Service):
         self._upkeep_group = upkeep_group
         self._begin_upkeep = upkeep
         self._obey = orders
+        self._hear_ready = ready
         self._reported: tuple[str, ...] = ()
         self._outage = OutageLog("the heartbeat")
         self._started_at = datetime.now(UTC)
@@ -148,6 +150,7 @@ class Keeper(Service):
         executor = self._executor()
         begins = pulse.upkeep and not self._state.upkeep
         self._state.upkeep = pulse.upkeep
+        self._state.ready_known = pulse.ready is not None
         if begins:
             self._begin_upkeep()
         for token in pulse.lost:
@@ -162,3 +165,5 @@ class Keeper(Service):
             if (held := self._state.leases.get(stop.token)) is not None:
                 executor.stop_job(held, stop.position)
         self._obey(pulse.order)
+        if pulse.ready:
+            self._hear_ready()

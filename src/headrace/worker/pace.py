@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from headrace.worker.state import MAX_CLAIM
+from headrace.model.lease import MAX_LEASE
 
 HORIZON = 0.025
 """Seconds of work to keep in line, so that no slot waits for the next claim."""
@@ -39,4 +39,4 @@ class Pace:
     @property
     def ahead(self) -> int:
         """How many jobs to keep in line: as many as end within a few claims' time. For long jobs: none."""
-        return min(2 * MAX_CLAIM, int(self.rate * max(HORIZON, 3 * self.trip)))
+        return min(2 * MAX_LEASE, int(self.rate * max(HORIZON, 3 * self.trip)))

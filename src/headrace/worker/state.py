@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.errors import StoreDamaged
 from headrace.model.job import Claimed, JobId, JobState, NewJob
-from headrace.model.lease import Lease, Orphan, Token, WorkerId
+from headrace.model.lease import MAX_LEASE, Lease, Orphan, Token, WorkerId
 from headrace.model.outcome import DONE, Outcome, Settlement
 from headrace.model.records import Pause
 from headrace.model.step import UNDO
@@ -42,11 +42,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.worker")
 
-MAX_CLAIM = 500
 NEVER: Final = 1 << 30
 MARKS: Final = 32
 """Starts of one lease that are written to the shared page, at most. In a large lease one mark covers several jobs."""
-DONE_AT: Final = tuple((position, DONE) for position in range(1000))
+DONE_AT: Final = tuple((position, DONE) for position in range(MAX_LEASE))
 """The settlement of a job that ended well, by position: shared, so that the common job costs no object."""
 
 
@@ -228,6 +227,8 @@ class WorkerState:
         """Paused tasks, as of the last look."""
         self.upkeep = True
         """This worker does upkeep: it promotes, reaps, prunes and ticks. The answers to its heartbeats decide."""
+        self.ready_known = False
+        """The answer to the last heartbeat said whether there is something to claim."""
         self.reaping = False
         """A reap is under way. It may renew an expired lease of this worker, so a missing lease is not lost."""
         self.quiet = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -70,6 +70,17 @@ class Line:
                 if job.suspect:
                     return taken
         return taken
+
+    def has_any(self, queues: Collection[str]) -> bool:
+        """Whether one of these queues has a ready job."""
+        return any(
+            self._ready(number)
+            for (_, queue), ring in self._rings.items()
+            if queue in queues
+            for lanes in ring.tenants.values()
+            for waiting in lanes.values()
+            for number in waiting.heap
+        )
 
     def lanes(self) -> Iterator[tuple[Lane, list[JobRow]]]:
         """Every lane with its ready jobs, the oldest first."""

@@ -160,7 +160,8 @@ class MemoryStore(Journaling, Gating, Looking, Operating, Remembering):
         upkeep = presence is not None and self._takes_upkeep(presence, ttl)
         order = None if presence is None else self._records.get((ORDERS, str(presence.id)))
         lost = frozenset(tokens) - self._leases.keys()
-        return Pulse(lost, tuple(stops), upkeep, now, b"" if order is None else order.value)
+        ready = self._line.has_any(presence.queues) if presence is not None and upkeep else None
+        return Pulse(lost, tuple(stops), upkeep, now, b"" if order is None else order.value, ready)
 
     def _takes_upkeep(self, presence: Presence, ttl: timedelta) -> bool:
         if presence.upkeep is None:

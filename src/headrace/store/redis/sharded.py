@@ -136,7 +136,8 @@ class ShardedRedisStore:
             # A worker that does no upkeep also has to know of shards that were added.
             with suppress(StoreError):
                 await self.counts.learn()
-        return pulse
+        # A heartbeat names queues and not their shards, so it has looked into the first shards only.
+        return replace(pulse, ready=None) if self._shards else pulse
 
     async def reap(self, worker: WorkerId, ttl: timedelta, limit: int = 10) -> list[Orphan]:
         orphans = await self.store.reap(worker, ttl, limit)

@@ -24,6 +24,7 @@ from headrace.store.postgres.arguments import (
 from headrace.store.postgres.lease import LeaseMemory
 from headrace.store.postgres.pool import CALL_TIMEOUT
 from headrace.store.postgres.server import Server
+from headrace.store.postgres.verbs.repeat_hints import has_ready
 
 _SHORTEST: Final = 1.0
 """Seconds that even the shortest lease leaves a heartbeat: less would take a busy server for a lost one."""
@@ -65,13 +66,17 @@ _PLACES: Final = fields(HeartbeatArgs)
 _GIVEN: Final = f"${_PLACES.index('p_now') + 1}"
 _NOW: Final = f"p_now => {_GIVEN}"
 _ANSWER: Final = f"alive, stop_token, stop_position, coalesce({_GIVEN}::timestamptz, clock_timestamp()) as now"
-_HEARTBEAT: Final = call("heartbeat", HeartbeatArgs, f"{_ANSWER}, false as upkeep, null::bytea as order_given")
+_HEARTBEAT: Final = call(
+    "heartbeat", HeartbeatArgs, f"{_ANSWER}, false as upkeep, null::bytea as order_given, null::bool as ready"
+)
 _WORKER: Final = f"${len(_PLACES) + fields(PresentArgs).index('p_id') + 1}"
 _ORDER: Final = f"(select r.value from headrace.records r where r.kind = '{ORDERS}' and r.name = {_WORKER}::uuid::text)"
+_QUEUES: Final = f"${len(_PLACES) + fields(PresentArgs).index('p_queues') + 1}"
+_READY: Final = f"(upkeep and exists (select from unnest({_QUEUES}::text[]) name where {has_ready('name')})) as ready"
 _BEFORE_UPKEEP: Final = len(_PLACES) + len(fields(PresentArgs))
 _WITH_PRESENCE: Final = ", ".join(
     [
-        call("heartbeat", HeartbeatArgs, f"{_ANSWER}, upkeep, {_ORDER} as order_given"),
+        call("heartbeat", HeartbeatArgs, f"{_ANSWER}, upkeep, {_ORDER} as order_given, {_READY}"),
         expression("present", PresentArgs, after=len(_PLACES), more=_NOW),
         expression("upkeep", UpkeepArgs, after=_BEFORE_UPKEEP, more=_NOW) + " upkeep",
     ]
@@ -93,13 +98,13 @@ async def heartbeat(
     answer: list[Any] = await server.pool.repeatable(
         lambda: server.pool.rows(statement, *args, write=True, timeout=patience, use="heartbeat")
     )
-    alive, stopped, positions, now, upkeep, order = answer[0]
+    alive, stopped, positions, now, upkeep, order, ready = answer[0]
     lost = frozenset(tokens) - set(alive or ())
     for token in lost:
         leases.forget_size(token)
     stops = zip(stopped or (), positions or (), strict=True)
     stopping = tuple(Stop(Token(token), position) for token, position in stops)
-    return Pulse(lost, stopping, upkeep, now, bytes(order or b""))
+    return Pulse(lost, stopping, upkeep, now, bytes(order or b""), ready if upkeep else None)
 
 
 def _present_args(presence: Presence) -> PresentArgs:

@@ -7,9 +7,13 @@ from typing import Final
 
 from headrace.store.postgres.server import Server
 
-_READY: Final = (
-    "select name from unnest($1::text[]) name where exists (select from headrace.ready r where r.queue = name)"
-)
+
+def has_ready(queue: str) -> str:
+    """The condition that the queue of this expression has something to claim, if its limits allow it."""
+    return f"exists (select from headrace.ready r where r.queue = {queue})"
+
+
+_READY: Final = f"select name from unnest($1::text[]) name where {has_ready('name')}"
 
 
 async def repeat_hints(server: Server, queues: Sequence[str]) -> None:

@@ -101,7 +101,7 @@ ENQUEUE_LINKED = _load(
 )
 ENQUEUE_ONE = _load("enqueue", "enqueue/one", head=None)
 CLAIM = _load("claim", "lib", "lib/records", "lib/rings", "lib/leases", "limits", *_CLAIM, head="claim/one")
-PRESENCE = _load("heartbeat", "presence")
+PRESENCE = _load("heartbeat", "lib/claimable", "presence")
 HEARTBEAT = _load("heartbeat", "lib/leases", "heartbeat")
 SETTLE = _load("settle", "lib", *_BACK, *_HISTORY, "limits", "hooks", "settle", head="settle/one")
 SETTLE_LINKED = _load(
@@ -121,7 +121,7 @@ SETTLE_LINKED = _load(
 REPORT = _load("report", *_HISTORY, "report")
 PROMOTE = _load("promote", *_LINKS, "promote")
 EXPIRED = _load("expired", "expired")
-REPEAT_HINTS = _load("wait", "repeat_hints")
+REPEAT_HINTS = _load("wait", "lib/claimable", "repeat_hints")
 REAP = _load("reap", "lib/records", "lib/plain", "lib/ends", *_HISTORY, "reap")
 ABANDON = _load("abandon", "abandon")
 DETACH = _load("detach", *_HISTORY, "detach")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from time import monotonic
 from typing import Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from headrace.errors import StoreError, StoreFull
 from headrace.model.lease import ORDERS, UPKEEP_PLACES, Presence, Pulse, Stop, Token
@@ -26,6 +28,9 @@ _NAMED: Final = 60 * 86_400
 """Seconds for which a worker's name is kept after it was written last."""
 _NAMED_AGAIN: Final = 86_400
 _MOST_NAMED: Final = 10_000
+_MOST_LOOKED: Final = 250
+"""Queues of a worker that its heartbeat looks into."""
+_SILENT: Final = Pulse(frozenset(), ())
 _SHORTEST: Final = 1.0
 """Seconds that a heartbeat waits for an answer at least, whatever the lease."""
 
@@ -72,8 +77,8 @@ class Heartbeat:
             self._leases.forget(token)
         if presence is None:
             return Pulse(lost, tuple(stops))
-        upkeep, now, order = await self._present(presence, ttl, renewed=bool(tokens))
-        return Pulse(lost, tuple(stops), upkeep, now, order)
+        pulse = await self._present(presence, ttl, renewed=bool(tokens))
+        return replace(pulse, lost=lost, stops=tuple(stops))
 
     def _run_out(
         self, tokens: Sequence[Token], alive: set[Token], unheard: set[Token], ttl: timedelta
@@ -98,10 +103,8 @@ class Heartbeat:
         self._leases.given_up |= gone
         return gone
 
-    async def _present(
-        self, presence: Presence, ttl: timedelta, *, renewed: bool
-    ) -> tuple[bool, datetime | None, bytes]:
-        """Write that the worker is alive. Answers whether it does upkeep, the time, and its order.
+    async def _present(self, presence: Presence, ttl: timedelta, *, renewed: bool) -> Pulse:
+        """Write that the worker is alive. The answer tells nothing of leases.
 
         A failure reaches only a worker without leases: renewed leases are renewed.
         """
@@ -110,25 +113,38 @@ class Heartbeat:
             keys = [self._keys.workers, self._keys.upkeep(presence.upkeep or "")]
             orders = f"{self._keys.records[0]}r:{ORDERS}"
             if not self._keys.clustered:
-                keys.append(orders)
+                keys += [orders, *self._keys.home]
+                if len(presence.queues) <= _MOST_LOOKED:
+                    keys += map(self._keys.queue, presence.queues)
             places = 0 if presence.upkeep is None else UPKEEP_PLACES
             name = str(presence.id)
             args = (presence.id.bytes, record, self._time.given, microseconds(ttl), places, name)
-            upkeep, now_us, order = await self._wire.run(scripts.PRESENCE, keys, *args)
+            upkeep, now_us, order, ready = await self._wire.run(scripts.PRESENCE, keys, *args)
             if self._time.clock is None:
                 await self._time.hear(int(now_us))
             if self._keys.clustered:
                 order = await self._wire.command(orders, "HGET", orders, name)
-            if monotonic() >= self._named.get(presence.id, 0.0):
-                key = self._keys.name(presence.id)
-                # A full server gets the worker's name later.
-                with suppress(StoreFull):
-                    await self._wire.command(key, "SET", key, text_bytes(presence.name), "EX", _NAMED)
-                if len(self._named) >= _MOST_NAMED:
-                    self._named.clear()
-                self._named[presence.id] = monotonic() + _NAMED_AGAIN
+            await self._name(presence)
         except StoreError:
             if not renewed:
                 raise
-            return False, None, b""
-        return bool(int(upkeep)), from_us(int(now_us)), record_of(order)[1] if order else b""
+            return _SILENT
+        return Pulse(
+            frozenset(),
+            (),
+            bool(int(upkeep)),
+            from_us(int(now_us)),
+            record_of(order)[1] if order else b"",
+            None if ready == b"" else bool(ready),
+        )
+
+    async def _name(self, presence: Presence) -> None:
+        if monotonic() < self._named.get(presence.id, 0.0):
+            return
+        key = self._keys.name(presence.id)
+        # A full server gets the worker's name later.
+        with suppress(StoreFull):
+            await self._wire.command(key, "SET", key, text_bytes(presence.name), "EX", _NAMED)
+        if len(self._named) >= _MOST_NAMED:
+            self._named.clear()
+        self._named[presence.id] = monotonic() + _NAMED_AGAIN

@@ -1,6 +1,6 @@
--- Claim, before all else: a queue whose only jobs are a few of one plain lane, which are all taken. They are in its list, or all of
--- them came back, as a job does that was suspended, retried or delayed. An idle worker mostly meets that, and making the functions of
--- the general parts and of the head costs more than these commands do.
+-- Claim, before all else: a queue without ready jobs, or one whose only jobs are a few of one plain lane, which are all taken. They are
+-- in its list, or all of them came back, as a job does that was suspended, retried or delayed. An idle worker mostly meets that, and
+-- making the functions of the general parts and of the head costs more than these commands do.
 -- It changes what the general parts would change. Whatever is not as plain as that, they decide.
 if #KEYS <= 3 and ARGV[9] == '' and ARGV[6] == '0' and ARGV[7] ~= '1' and ARGV[8] == '0' then
   local c, p, token, most = redis.call, KEYS[1], ARGV[3], math.min(16, tonumber(ARGV[2]))
@@ -12,6 +12,10 @@ if #KEYS <= 3 and ARGV[9] == '' and ARGV[6] == '0' and ARGV[7] ~= '1' and ARGV[8
     g .. OPENINGS, g .. PAUSED_TENANTS)
   local returned = special == 1 and c('EXISTS', p .. RETURNED_LANES) == 1
   local priorities = (special == 0 or returned) and c('ZRANGE', p .. PRIORITIES, 0, 1)
+  if special == 0 and #priorities == 0 and not c('HGET', p .. TOKENS, token) then
+    c('DEL', p .. MARKER)
+    return {{'', {}, 0}}
+  end
   local entries = priorities and #priorities == 1 and c('LRANGE', p .. RING .. priorities[1], 0, 1)
   local lane = entries and #entries == 1 and entries[1]
   -- 42 ends a tenant's place for several lanes, 1 a lane with limit keys, 2 one whose jobs waited together.
